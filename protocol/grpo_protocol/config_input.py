@@ -1,0 +1,145 @@
+"""From what people write (TOML, `key=value`) to a checked `GRPOConfig`, or one clear line."""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from grpo_protocol.config import GRPOConfig, OutputStoreConfig
+
+_TRUE = {"true", "1", "yes", "on"}
+_FALSE = {"false", "0", "no", "off"}
+_NONE = {"none", "null"}
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be; the message is one line with key, value and remedy."""
+
+
+def load_config(
+    values: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None
+) -> GRPOConfig:
+    """The config of typed `values` (as from TOML) under textual `overrides` (as from a shell).
+
+    A dotted override such as `output_store.enabled` reaches into a section. Raises `ConfigError`.
+    """
+    merged = dict(values or {})
+    for key, text in (overrides or {}).items():
+        section, _, name = key.rpartition(".")
+        if section:
+            merged[section] = {**merged.get(section, {}), name: _from_text(key, text)}
+        else:
+            merged[key] = _from_text(key, text)
+    return _convert(merged)
+
+
+def validate_config(config: GRPOConfig) -> GRPOConfig:
+    """`config` itself, if every value keeps its bounds; building the struct checks none of them."""
+    _convert(msgspec.to_builtins(config))
+    return config
+
+
+def with_setting(config: GRPOConfig, key: str, text: str) -> GRPOConfig:
+    """A copy of `config` with `key` set from text and every check made. Raises `ConfigError`."""
+    values = msgspec.to_builtins(config)
+    values[key] = _from_text(key, text)
+    return _convert(values)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a config file. Raises `ConfigError` naming the file."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"config file {path}: {error.strerror}; check the path") from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"config file {path}: not valid TOML: {error}") from error
+
+
+def parse_assignments(words: Sequence[str]) -> dict[str, str]:
+    """`key=value` words of a command line as a mapping. Raises `ConfigError`."""
+    pairs = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"argument {word!r}: expected key=value, for example max_steps=8")
+        pairs[key.strip().replace("-", "_")] = value.strip()
+    return pairs
+
+
+def _hints(section: str) -> dict[str, Any]:
+    return get_type_hints(OutputStoreConfig if section == "output_store" else GRPOConfig)
+
+
+def _from_text(key: str, text: str) -> Any:
+    """`text` in the type of `key`; left as it is when it does not fit, for a better message."""
+    section, _, name = key.rpartition(".")
+    hint = _hints(section).get(name)
+    if hint is None:
+        raise ConfigError(_unknown(key, text))
+    kinds = set(get_args(hint)) | {hint}
+    if type(None) in kinds and text.lower() in _NONE:
+        return None
+    if bool in kinds and text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    if any(getattr(kind, "__origin__", None) is list for kind in kinds):
+        return _list_from_text(text, numbers=list[float] in kinds)
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _list_from_text(text: str, *, numbers: bool) -> list[Any]:
+    words = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+    if not numbers:
+        return [word.strip("\"'") for word in words]
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return words
+
+
+def _convert(values: dict[str, Any]) -> GRPOConfig:
+    try:
+        return msgspec.convert(values, GRPOConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), values)) from error
+
+
+def _explain(message: str, values: dict[str, Any]) -> str:
+    """msgspec names the place and the rule; people also need the value and what to do."""
+    if unknown := re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.]*)`)?", message):
+        key = ".".join(part for part in (unknown[2], unknown[1]) if part)
+        return _unknown(key, _lookup(values, key))
+    rule, separator, place = message.partition(" - at `$.")
+    if not separator:
+        return message
+    key = re.split(r"[`\[]", place)[0]
+    choices = _choices(key)
+    rule = f"expected one of {choices}" if choices else rule[0].lower() + rule[1:].replace("`", "")
+    return f"{key}={_lookup(values, key)!r}: {rule}"
+
+
+def _unknown(key: str, value: Any) -> str:
+    names = [*_hints(""), *(f"output_store.{name}" for name in _hints("output_store"))]
+    close = get_close_matches(key, names, n=1)
+    remedy = f"did you mean {close[0]}?" if close else "`grpo-trainer train --help` lists all keys"
+    return f"{key}={value!r}: unknown option; {remedy}"
+
+
+def _choices(key: str) -> str:
+    hint = _hints("").get(key)
+    return ", ".join(get_args(hint)) if get_origin(hint) is Literal else ""
+
+
+def _lookup(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values

@@ -1,0 +1,1 @@
+"""GRPO training of language models on MLX."""

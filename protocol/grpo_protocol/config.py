@@ -6,7 +6,7 @@ Durations are seconds. A key marked live can be changed while training with `SET
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -262,22 +262,31 @@ def _plain_type(hint: Any) -> Any:
     return hint
 
 
-ConfigValues = msgspec.defstruct(
-    "ConfigValues",
-    [
-        ("training_type", str | UnsetType, UNSET),
-        *(
-            (name, _plain_type(hint) | UnsetType, UNSET)
-            for name, hint in get_type_hints(GRPOConfig, include_extras=True).items()
-        ),
-    ],
-    frozen=True,
-    kw_only=True,
-    rename="camel",
-)
-"""The settings in an `init` event: those that the trainer sent, the rest `UNSET`."""
+if TYPE_CHECKING:
+
+    class ConfigValues(msgspec.Struct, frozen=True):
+        """The settings in an `init` event: those that the trainer sent, the rest `UNSET`."""
+
+        def __init__(self, **values: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    ConfigValues = msgspec.defstruct(
+        "ConfigValues",
+        [
+            ("training_type", str | UnsetType, UNSET),
+            *(
+                (name, _plain_type(hint) | UnsetType, UNSET)
+                for name, hint in get_type_hints(GRPOConfig, include_extras=True).items()
+            ),
+        ],
+        frozen=True,
+        kw_only=True,
+        rename="camel",
+    )
 
 
-def config_values(config: GRPOConfig) -> Any:
+def config_values(config: GRPOConfig) -> ConfigValues:
     """`config` as the payload of an `init` event."""
     return ConfigValues(training_type="grpo", **msgspec.structs.asdict(config))

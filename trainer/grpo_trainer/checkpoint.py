@@ -1,0 +1,238 @@
+"""Checkpoints: what they hold, written whole or not at all, and read back strictly.
+
+A folder appears under its name by one rename; its manifest with the size and hash of every file is
+written last, so a folder without a matching manifest is never used. Adapters are saved as mlx-lm
+adapter folders, full weights as whole mlx-lm model folders, so `mlx_lm.generate` takes either.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+from mlx.utils import tree_unflatten
+
+from grpo_trainer.errors import CheckpointError
+from grpo_trainer.learner import Learner
+from grpo_trainer.policy import Policy
+from grpo_trainer.tensor_file import read_tensors, write_tensors
+from grpo_trainer.trees import leaves
+
+STATE_NAME = "training_state.json"
+MANIFEST_NAME = "manifest.json"
+OPTIMIZER_NAME = "optimizer_state.safetensors"
+MASTERS_NAME = "master_weights.safetensors"
+_STEP_FOLDER = re.compile(r"checkpoint-(\d+)")
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template*",
+    "generation_config.json",
+    "*.tiktoken",
+)
+
+
+class DatasetState(msgspec.Struct, frozen=True, rename="camel"):
+    """Which dataset the run reads."""
+
+    size: int
+    content_hash: str
+
+
+class TrainingState(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a run stands; the keys are the reference's, with ours added."""
+
+    step: int
+    epoch: int
+    timestamp: str
+    dataset: DatasetState
+    has_optimizer_state: bool
+    run_id: str
+    seed: int
+    num_tokens: int = 0
+    """Prompt and completion tokens of all steps."""
+
+
+class _FileEntry(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str
+
+
+def save_checkpoint(folder: Path, learner: Learner, state: TrainingState) -> None:
+    """Writes `folder` whole, replacing one of that name, or raises `OSError` and leaves it."""
+    building = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        _write_weights(building, learner.policy)
+        if state.has_optimizer_state:
+            write_tensors(building / OPTIMIZER_NAME, dict(leaves(learner.optimizer.state)))
+        _write_json(building / STATE_NAME, state)
+        _write_manifest(building)
+        _put_in_place(building, folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path, learner: Learner) -> TrainingState:
+    """Puts weights and optimizer state of `folder` into `learner`. Raises `CheckpointError`."""
+    state = read_state(folder)
+    policy = learner.policy
+    name = MASTERS_NAME if policy.has_separate_masters else _weights_name(policy)
+    policy.adopt(_like(policy.weights, read_tensors(folder / name), folder / name))
+    if state.has_optimizer_state:
+        path = folder / OPTIMIZER_NAME
+        learner.optimizer.state = _like(learner.optimizer.state, read_tensors(path), path)
+        mx.eval(learner.optimizer.state)
+        learner.updates = int(learner.optimizer.step.item())
+    return state
+
+
+def read_state(folder: Path) -> TrainingState:
+    """The state of a complete checkpoint. Raises `CheckpointError` naming what is wrong."""
+    if not folder.is_dir():
+        raise CheckpointError(f"resume={str(folder)!r}: no such folder; check the path")
+    if not (folder / STATE_NAME).is_file():
+        raise CheckpointError(
+            f"resume={str(folder)!r}: holds no {STATE_NAME}; to start from it use --model"
+        )
+    try:
+        _check_manifest(folder)
+        return msgspec.json.decode((folder / STATE_NAME).read_bytes(), type=TrainingState)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointError(f"resume={str(folder)!r}: cannot be read: {error}") from error
+
+
+def find_latest(run_folder: Path) -> Path | None:
+    """The complete checkpoint with the most steps, `final` included; `None` without any."""
+    found: list[tuple[int, Path]] = []
+    for path in run_folder.glob("*/"):
+        if path.name == "final" or _STEP_FOLDER.fullmatch(path.name):
+            try:
+                found.append((read_state(path).step, path))
+            except CheckpointError:
+                continue
+    return max(found, default=(0, None))[1]
+
+
+def steps_saved_by(run_folder: Path, run_id: str) -> list[int]:
+    """Steps of the complete `checkpoint-N` that the run `run_id` wrote, in order."""
+    steps = []
+    for path in run_folder.glob("checkpoint-*/"):
+        if _STEP_FOLDER.fullmatch(path.name):
+            try:
+                state = read_state(path)
+            except CheckpointError:
+                continue
+            if state.run_id == run_id:
+                steps.append(state.step)
+    return sorted(steps)
+
+
+def prune(run_folder: Path, keep: int, saved_steps: list[int]) -> list[Path]:
+    """Removes the oldest `checkpoint-N` of `saved_steps` beyond `keep`; 0 keeps all.
+
+    Folders of other runs, which may have higher numbers, are not in `saved_steps` and stay.
+    """
+    surplus = saved_steps[:-keep] if keep else []
+    folders = [run_folder / f"checkpoint-{step}" for step in surplus]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    del saved_steps[: len(surplus)]
+    return folders
+
+
+def _weights_name(policy: Policy) -> str:
+    return "adapters.safetensors" if policy.fine_tune_type == "lora" else "model.safetensors"
+
+
+def _write_weights(folder: Path, policy: Policy) -> None:
+    if policy.fine_tune_type == "lora":
+        write_tensors(folder / "adapters.safetensors", dict(leaves(policy.weights)))
+        _write_json(folder / "adapter_config.json", _adapter_config(policy))
+    else:
+        tensors = dict(leaves(policy.model.parameters()))
+        write_tensors(folder / "model.safetensors", tensors, metadata={"format": "mlx"})
+        _write_json(folder / "config.json", policy.source.config)
+        if policy.has_separate_masters:
+            write_tensors(folder / MASTERS_NAME, dict(leaves(policy.weights)))
+    for pattern in _TOKENIZER_FILES:
+        for path in sorted(policy.source.folder.glob(pattern)):
+            shutil.copy2(path, folder / path.name)
+
+
+def _adapter_config(policy: Policy) -> dict[str, Any]:
+    assert policy.lora_parameters is not None
+    return {"fine_tune_type": "lora", "model": policy.source.name, **policy.lora_parameters}
+
+
+def _like(wanted: Any, tensors: dict[str, mx.array], path: Path) -> Any:
+    """`tensors` as a tree, if names and shapes are those of `wanted`."""
+    shapes = {name: value.shape for name, value in leaves(wanted)}
+    found = {name: value.shape for name, value in tensors.items()}
+    if shapes != found:
+        names = sorted(set(shapes.items()) ^ set(found.items()))[0]
+        raise CheckpointError(
+            f"{path}: tensor {names[0]} does not match the model; resume with the settings and the "
+            "model that wrote it"
+        )
+    # In the order of the live tree: sums over all tensors must add up in the same order again.
+    return tree_unflatten([(name, tensors[name]) for name in shapes])
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def _write_manifest(folder: Path) -> None:
+    entries = {path.name: _entry(path) for path in sorted(folder.iterdir())}
+    for path in folder.iterdir():
+        _sync(path)
+    _write_json(folder / MANIFEST_NAME, entries)
+    _sync(folder / MANIFEST_NAME)
+    _sync(folder)
+
+
+def _check_manifest(folder: Path) -> None:
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise CheckpointError(f"resume={str(folder)!r}: is incomplete; resume from an earlier one")
+    entries = msgspec.json.decode(path.read_bytes(), type=dict[str, _FileEntry])
+    for name, entry in entries.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != entry.size or _entry(file) != entry:
+            raise CheckpointError(
+                f"resume={str(folder)!r}: {name} is missing or altered; use an earlier one"
+            )
+
+
+def _entry(path: Path) -> _FileEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return _FileEntry(path.stat().st_size, digest.hexdigest())
+
+
+def _put_in_place(building: Path, folder: Path) -> None:
+    """A name that exists is moved aside first, so that some whole folder exists at every moment."""
+    aside = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        folder.rename(aside)
+    building.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,31 @@
+"""Failures that end a run, each with one line for people.
+
+    TrainerError
+    ├── ModelError          the model cannot be loaded            (exit 2)
+    ├── CheckpointError     a checkpoint cannot be used           (exit 2)
+    └── TrainingError       the run cannot go on                  (exit 1)
+
+Settings and datasets that cannot be raise `grpo_protocol.ConfigError` (exit 2).
+"""
+
+
+class TrainerError(Exception):
+    """Root of all; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class ModelError(TrainerError):
+    """The model cannot be loaded or trained as asked."""
+
+    exit_code = 2
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint is missing, incomplete, or of another model."""
+
+    exit_code = 2
+
+
+class TrainingError(TrainerError):
+    """Training cannot go on."""

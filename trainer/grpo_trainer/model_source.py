@@ -1,0 +1,120 @@
+"""Finds and loads a model: a folder, or a Hugging Face hub id that is downloaded first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlx_lm.utils import load_model as load_mlx_model
+from mlx_lm.utils import load_tokenizer
+
+from grpo_protocol import ConfigError
+from grpo_trainer.errors import ModelError
+
+_PATTERNS = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What was loaded, and the folder it came from."""
+
+    model: Any
+    tokenizer: Any
+    config: dict[str, Any]
+    folder: Path
+    name: str
+    """The folder or hub id as it was asked for."""
+
+
+def check_model_name(model: str | None) -> None:
+    """Refuses what cannot be a model before anything is loaded. Raises `ConfigError`."""
+    if not model:
+        raise ConfigError("model=None: name a model folder or a hub id with --model")
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"model={model!r}: the folder has no config.json; name an mlx-lm model"
+            )
+        if not any(folder.glob("model*.safetensors")):
+            raise ConfigError(f"model={model!r}: the folder has no model*.safetensors weights")
+    elif folder.exists():
+        raise ConfigError(f"model={model!r}: is a file; name the folder of an mlx-lm model")
+    elif not _is_hub_id(model):
+        raise ConfigError(f"model={model!r}: no such folder; check the path")
+
+
+def _is_hub_id(model: str) -> bool:
+    owner, separator, name = model.partition("/")
+    return bool(separator and owner and name) and "/" not in name and owner not in (".", "..", "~")
+
+
+def load_model(name: str, on_status: Callable[[str], None]) -> LoadedModel:
+    """Loads weights and tokenizer. Raises `ModelError` with one line that says what to do."""
+    check_model_name(name)
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = _download(name, on_status)
+    try:
+        model, config = load_mlx_model(folder)
+        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+    except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
+        raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
+    return LoadedModel(model, tokenizer, config, folder, name)
+
+
+def _download(name: str, on_status: Callable[[str], None]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    on_status(f"downloading {name}")
+    try:
+        return Path(
+            snapshot_download(
+                name, allow_patterns=_PATTERNS, tqdm_class=_status_bar(name, on_status)
+            )
+        )
+    except GatedRepoError as error:
+        raise ModelError(
+            f"model={name!r}: access is gated; accept its terms on the hub, then set HF_TOKEN"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"model={name!r}: neither a folder nor a hub id; check it, or set HF_TOKEN if private"
+        ) from error
+    except (HfHubHTTPError, OSError, RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"model={name!r}: cannot be downloaded ({_first_line(error)}); "
+            "without network, name a local folder"
+        ) from error
+
+
+def _status_bar(name: str, on_status: Callable[[str], None]) -> Any:
+    """A progress bar class for the hub client that reports whole percents."""
+    from tqdm import tqdm
+
+    class StatusBar(tqdm):  # type: ignore[type-arg, misc, unused-ignore]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._percent = -1
+            super().__init__(*args, **{**kwargs, "disable": False, "file": _Nowhere()})
+
+        def display(self, *args: Any, **kwargs: Any) -> None:
+            percent = int(100 * self.n / self.total) if self.total else 0
+            if percent > self._percent:
+                self._percent = percent
+                on_status(f"downloading {name}: {percent} %")
+
+    return StatusBar
+
+
+class _Nowhere:
+    """A stream for progress bars that must not reach the terminal."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

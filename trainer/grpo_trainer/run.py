@@ -1,0 +1,277 @@
+"""A run under way: its folder, its record, its listeners, and what people ask of it.
+
+The loop in `trainer` decides what a step is; this decides when the next one may begin, where its
+results go, and what is saved.
+"""
+
+import random
+import signal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grpo_protocol.commands import Pause, Resume, SaveCheckpoint, Set, Stop
+from grpo_protocol.config import GRPOConfig
+from grpo_protocol.config_input import with_setting
+from grpo_protocol.messages import (
+    Applied,
+    Checkpoint,
+    CheckpointKind,
+    Complete,
+    Eval,
+    Generation,
+    Paused,
+    Resumed,
+    RunStatus,
+    Step,
+)
+from grpo_trainer import checkpoint
+from grpo_trainer.checkpoint import DatasetState, TrainingState
+from grpo_trainer.control import Pending
+from grpo_trainer.epochs import EpochTracker
+from grpo_trainer.errors import TrainingError
+from grpo_trainer.learner import Learner
+from grpo_trainer.plan import PlannedStep, TrainingPlan
+from grpo_trainer.randomness import derived_seed
+from grpo_trainer.recorder import NullRecorder, Recorder
+from grpo_trainer.run_log import RunLog
+from grpo_trainer.session import Session
+from grpo_trainer.step_report import choose_samples
+from grpo_trainer.stopwatch import Stopwatch
+
+_POLL_SECONDS = 0.2
+
+
+class Run:
+    """State of one run between its first and its last step."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        config: GRPOConfig,
+        plan: TrainingPlan,
+        dataset: DatasetState,
+        learner: Learner,
+        recorder: Recorder | NullRecorder,
+        run_log: RunLog | None,
+        run_id: str,
+        done: int,
+        tokens_seen: int,
+    ) -> None:
+        self.folder = session.folder
+        self.config = config
+        self.plan = plan
+        self.reporter = session.reporter
+        self.recorder = recorder
+        self.step = done
+        """Optimizer steps done."""
+        self.tokens_seen = tokens_seen
+        """Prompt and completion tokens of all steps done."""
+        self.watch = Stopwatch()
+        self._dataset = dataset
+        self._learner = learner
+        self._run_log = run_log
+        self._control = session.control
+        self._run_id = run_id
+        self._saved_steps = checkpoint.steps_saved_by(self.folder, run_id)
+        self._last_saved = done
+        self._epochs = EpochTracker(plan, session.reporter.emit)
+        self._paused = False
+        self._stop: Pending | None = None
+        self._control.step = done
+
+    # --- between steps
+
+    def may_continue(self) -> bool:
+        """Applies what was asked; waits while paused; False when the run is to stop."""
+        while True:
+            while pending := self._control.take(_POLL_SECONDS if self._paused else None):
+                self._apply(pending)
+            if self._stop is not None or self._control.stop_requested:
+                return False
+            if not self._paused:
+                return True
+
+    def stopping(self) -> bool:
+        """Whether the step in progress is to be abandoned."""
+        return self._control.stop_requested
+
+    def _apply(self, pending: Pending) -> None:
+        match pending.command:
+            case Pause():
+                self._set_paused(True, pending)
+            case Resume():
+                self._set_paused(False, pending)
+            case SaveCheckpoint():
+                self._save_as_asked(pending)
+            case Set(key=key, value=value):
+                self._change_setting(key, value)
+                self.recorder.setting(self.step + 1, key, value)
+                self._applied(pending, message=f"{key}={value}", step=self.step + 1)
+            case Stop():
+                self._stop = pending
+            case _:
+                self._applied(pending, ok=False, message="not possible now")
+
+    def _change_setting(self, key: str, value: str) -> None:
+        self.config = with_setting(self.config, key, value)
+        if self._run_log is not None:
+            self._run_log.setting(self.step + 1, key, value)
+            self._run_log.log_interval = self.config.log_interval
+        if self.reporter.console is not None:
+            self.reporter.console.log_interval = self.config.log_interval
+
+    def _set_paused(self, paused: bool, pending: Pending) -> None:
+        if paused == self._paused:
+            self._applied(pending, message="no change")
+            return
+        self._paused = paused
+        self.reporter.emit(Paused(self.step) if paused else Resumed(self.step))
+        self._applied(pending)
+
+    def _save_as_asked(self, pending: Pending) -> None:
+        try:
+            path = self.save("manual")
+        except OSError as error:
+            self._applied(pending, ok=False, message=f"could not save: {error}")
+        else:
+            self._applied(pending, path=path)
+
+    def _applied(
+        self,
+        pending: Pending,
+        *,
+        ok: bool = True,
+        message: str | None = None,
+        step: int | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.reporter.emit(
+            Applied(
+                line=pending.line,
+                command=pending.name,
+                ok=ok,
+                message=message,
+                step=self.step if step is None else step,
+                path=str(path) if path else None,
+            )
+        )
+
+    # --- results of a step
+
+    def begin_step(self, planned: PlannedStep) -> None:
+        """Begins the epoch of `planned` unless it is under way."""
+        self._epochs.enter(planned)
+
+    def scored(
+        self, planned: PlannedStep, generations: Sequence[Generation], texts: Sequence[str]
+    ) -> None:
+        """Records completions with their rewards before the weights move."""
+        self.recorder.scored(planned.number, planned.epoch + 1, generations, texts)
+
+    def finish_step(self, event: Step, generations: Sequence[Generation]) -> None:
+        """Records a whole step, tells of it, and saves when it is time."""
+        self.step = event.step
+        self._control.step = event.step
+        self.recorder.done(event)
+        self.reporter.emit(event)
+        order = list(range(len(generations)))
+        random.Random(derived_seed(self.config.seed, "samples", event.step)).shuffle(order)
+        for generation in choose_samples(generations, self.config.sample_display, order):
+            self.reporter.emit(generation)
+        self._epochs.add(event)
+        interval = self.config.save_interval
+        if interval and event.step % interval == 0 and event.step < self.plan.total_steps:
+            self._save_periodically()
+
+    def evaluated(self, event: Eval) -> None:
+        """Records an evaluation and tells of it."""
+        self.recorder.evaluation(event)
+        self.reporter.emit(event)
+
+    # --- saving
+
+    def save(self, kind: CheckpointKind, name: str | None = None) -> Path:
+        """Writes a checkpoint of the steps done. Raises `OSError`; older ones stay as they are."""
+        folder = self.folder / (name or f"checkpoint-{self.step}")
+        self.reporter.phase(self.step, "saving")
+        self.recorder.commit()
+        if self._run_log is not None:
+            self._run_log.flush()
+        checkpoint.save_checkpoint(folder, self._learner, self._state())
+        self._last_saved = self.step
+        self.reporter.emit(Checkpoint(str(folder), self.step, kind))
+        if folder.name == f"checkpoint-{self.step}" and self.step not in self._saved_steps:
+            self._saved_steps.append(self.step)
+            for old in checkpoint.prune(
+                self.folder, self.config.max_checkpoints, self._saved_steps
+            ):
+                self.reporter.log("debug", f"removed {old} (max_checkpoints)")
+        return folder
+
+    def end(self, status: RunStatus) -> None:
+        """Saves what is not saved yet and says how the run ended. Raises `TrainingError`."""
+        self._answer_the_rest()
+        try:
+            path = self._save_last(status)
+        except OSError as error:
+            self._answer_stop(ok=False, message=str(error))
+            raise TrainingError(f"{status}, but the checkpoint cannot be saved: {error}") from error
+        self._answer_stop(path=path, message=None if path else "nothing was done, nothing is saved")
+        self._epochs.leave()
+        self.recorder.end(status, self.step)
+        self.reporter.emit(Complete(self.step, self.watch.total, status, self._reason()))
+
+    def _answer_the_rest(self) -> None:
+        while pending := self._control.take():
+            if isinstance(pending.command, Stop):
+                self._stop = pending
+            else:
+                self._applied(pending, ok=False, message="the run has ended")
+
+    def save_after_crash(self) -> None:
+        """Saves the steps done since the last save, if the weights are still sound."""
+        if self.step and self.step != self._last_saved and self._learner.is_finite():
+            try:
+                self.save("emergency", f"emergency-{self.step}")
+            except OSError as error:
+                self.reporter.log("error", f"emergency checkpoint could not be saved: {error}")
+
+    def _save_last(self, status: RunStatus) -> Path | None:
+        if status == "completed":
+            return self.save("final", "final")
+        if self.step and self.step != self._last_saved:
+            return self.save("stop")
+        return self.folder / f"checkpoint-{self.step}" if self.step else None
+
+    def _answer_stop(
+        self, *, ok: bool = True, message: str | None = None, path: Path | None = None
+    ) -> None:
+        if self._stop is not None:
+            self._applied(self._stop, ok=ok, message=message, path=path)
+
+    def _reason(self) -> str | None:
+        if self._control.signal_number is not None:
+            return signal.Signals(self._control.signal_number).name
+        return "STOP" if self._stop is not None else None
+
+    def _save_periodically(self) -> None:
+        try:
+            self.save("periodic")
+        except OSError as error:
+            self.reporter.log(
+                "error", f"checkpoint at step {self.step} could not be saved: {error}; going on"
+            )
+
+    def _state(self) -> TrainingState:
+        return TrainingState(
+            step=self.step,
+            epoch=self.plan.epoch_of(self.step),
+            timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+            dataset=self._dataset,
+            has_optimizer_state=self._learner.updates > 0,
+            run_id=self._run_id,
+            seed=self.config.seed,
+            num_tokens=self.tokens_seen,
+        )

@@ -1,0 +1,33 @@
+"""From sampled ids to what reward functions see."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_trainer.prompts import EncodedPrompt
+from grpo_trainer.reward_batch import RewardBatch
+from grpo_trainer.rollout import Completion
+
+
+def batch_for_rewards(
+    prompts: Sequence[EncodedPrompt],
+    group_size: int,
+    completions: Sequence[Completion],
+    tokenizer: Any,
+    step: int,
+) -> RewardBatch:
+    """The rows of a step: prompt and columns repeated for each of the `group_size` completions."""
+    rows = [prompt.example for prompt in prompts for _ in range(group_size)]
+    names = {name for example in rows for name in example.columns}
+    return RewardBatch(
+        prompts=[example.raw_prompt for example in rows],
+        completions=[completion_text(c, tokenizer) for c in completions],
+        completion_ids=[c.token_ids for c in completions],
+        columns={name: [row.columns.get(name) for row in rows] for name in sorted(names)},
+        step=step,
+        finish_reasons=[c.finish_reason for c in completions],
+    )
+
+
+def completion_text(completion: Completion, tokenizer: Any) -> str:
+    """What the model wrote, without the token that ended it and without special tokens."""
+    return str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))

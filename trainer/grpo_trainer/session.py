@@ -1,0 +1,98 @@
+"""What a run holds of the outside world: its folder, its listeners, its commands, its signals."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_protocol import ConfigError
+from grpo_protocol.config import GRPOConfig
+from grpo_protocol.messages import Failed
+from grpo_trainer.console import Console
+from grpo_trainer.control import Control, read_commands, signals_stop
+from grpo_trainer.errors import TrainerError
+from grpo_trainer.reporter import Reporter, event_mode
+from grpo_trainer.run_folder import RunFolder, new_run_path
+
+
+@dataclass(frozen=True)
+class Session:
+    """Made by `open_session`."""
+
+    folder: Path
+    reporter: Reporter
+    control: Control
+
+
+@contextmanager
+def open_session(config: GRPOConfig, reporter: Reporter | None = None) -> Iterator[Session]:
+    """Claims the run's folder, starts telling what happens, and listens for commands and signals.
+
+    In event mode stdout and stdin are taken over until the end, when both are given back. An error
+    that leaves the block is told as `failed`, and raised. Raises `ConfigError` for the folder.
+    """
+    reporter = reporter or Reporter()
+    events = event_mode(config)
+    reporter.open(events=events, console=None if events else _console(config))
+    try:
+        control = Control(config, reporter.emit)
+        resuming = config.resume_from_checkpoint is not None
+        with RunFolder.claim(run_path(config), resuming) as folder, signals_stop(control):
+            if events:
+                _listen(config, reporter, control)
+            elif reporter.console is not None:
+                reporter.console.start(folder.path)
+            yield Session(folder.path, reporter, control)
+    except BaseException as error:
+        if not isinstance(error, ConfigError | TrainerError):
+            reporter.log("debug", "".join(traceback.format_exception(error)))
+        reporter.emit(Failed(one_line(error), exit_code(error)))
+        raise
+    finally:
+        reporter.close()
+
+
+def _console(config: GRPOConfig) -> Console:
+    return Console(log_console=config.log_console, log_interval=config.log_interval)
+
+
+def run_path(config: GRPOConfig) -> Path:
+    """The folder that `config` names, that of the checkpoint to resume, or a new one."""
+    if config.output_dir is not None:
+        return Path(config.output_dir).expanduser()
+    resume = config.resume_from_checkpoint
+    if resume not in (None, "latest"):
+        return Path(resume).expanduser().resolve().parent
+    if resume == "latest":
+        raise ConfigError("resume_from_checkpoint='latest': name the run's folder by --output-dir")
+    return new_run_path(config.run_name or display_name(config))
+
+
+def display_name(config: GRPOConfig) -> str:
+    """What people call the model."""
+    return config.model_name or Path(config.model or "model").name
+
+
+def exit_code(error: BaseException) -> int:
+    """What a command returns for `error`."""
+    if isinstance(error, ConfigError):
+        return 2
+    return error.exit_code if isinstance(error, TrainerError) else 1
+
+
+def one_line(error: BaseException) -> str:
+    """The message of `error`, or its type when it has none."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ConfigError | TrainerError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _listen(config: GRPOConfig, reporter: Reporter, control: Control) -> None:
+    def lost() -> None:
+        if config.on_dashboard_exit == "stop":
+            control.request_stop()
+
+    reporter.on_reader_gone = lost
+    read_commands(control, 0, on_end=lost)

@@ -1,0 +1,16 @@
+"""Nested dicts and lists of arrays, as mlx keeps weights, gradients and optimizer state."""
+
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+
+def leaves(tree: Any) -> list[tuple[str, mx.array]]:
+    """Every array of `tree` with its dotted name."""
+    return cast("list[tuple[str, mx.array]]", tree_flatten(tree))
+
+
+def number(array: mx.array) -> float:
+    """The one number in `array`, evaluated."""
+    return float(cast("float", array.item()))

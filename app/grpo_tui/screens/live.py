@@ -1,0 +1,352 @@
+"""The screen of a run: metrics, chart and progress at the left, tabs at the right."""
+
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher, Footer, Static
+
+from grpo_tui.formatting import integer
+from grpo_tui.glyphs import Glyphs
+from grpo_tui.layouts import LAYOUTS, layout_for
+from grpo_tui.metric_names import REWARD
+from grpo_tui.run_model import RunState
+from grpo_tui.screens.generation import GenerationScreen
+from grpo_tui.screens.sample_detail import SampleDetail
+from grpo_tui.widgets.config_view import ConfigView
+from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
+from grpo_tui.widgets.filter_bar import FilterBar
+from grpo_tui.widgets.log_view import LogView
+from grpo_tui.widgets.metric_chart import MetricChart
+from grpo_tui.widgets.metric_list import MetricList
+from grpo_tui.widgets.metric_strip import MetricStrip
+from grpo_tui.widgets.progress_panel import ProgressPanel
+from grpo_tui.widgets.row_list import RowList
+from grpo_tui.widgets.run_header import RunHeader
+from grpo_tui.widgets.samples_tab import SamplesTab
+from grpo_tui.widgets.tab_bar import Tab, TabBar
+
+TABS: Final = ("logs", "samples", "config", "database", "charts")
+_ROOMY: Final = 160
+
+
+class LiveScreen(Screen[None]):
+    """Shows the run state; asks the app for what changes the run."""
+
+    CSS_PATH = "live.tcss"
+    AUTO_FOCUS = None
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "app.pause", "Pause", id="run.pause", tooltip="Pause after the running step"),
+        Binding("r", "app.resume", "Resume", id="run.resume", tooltip="Go on training"),
+        Binding("s", "app.save", "Save", id="run.save", tooltip="Save a checkpoint now"),
+        Binding("c", "app.cancel_restart", "Cancel", id="restart.cancel",
+                tooltip="No automatic restart"),
+        Binding("a", "app.answer", "Answer", id="run.answer",
+                tooltip="Answer the trainer's question"),
+        Binding("m", "app.next_mode", "Mode", id="samples.mode",
+                tooltip="Completions sent and shown: best and worst, random, all"),
+        Binding("l", "level", "Level", id="logs.level", tooltip="Lowest log level shown"),
+        Binding("f", "follow", "Follow", id="view.follow",
+                tooltip="Follow the newest line or completion"),
+        Binding("w", "wrap", "Wrap", show=False, id="logs.wrap", tooltip="Wrap long log lines"),
+        Binding("slash", "filter", "Filter", key_display="/", id="view.filter",
+                tooltip="Filter: words, and for samples reward<0.3 fin:length step:4..9"),
+        Binding("enter", "open", "Open", key_display="Enter", id="view.open",
+                tooltip="Open the completion; chart the metric; restart now"),
+        Binding("x", "axis", "Axis", show=False, id="chart.axis",
+                tooltip="x axis: step, time or tokens"),
+        Binding("equals_sign", "smoothing", "EMA", show=False, key_display="=",
+                id="chart.smoothing", tooltip="Moving average: none, .6, .9, .99"),
+        Binding("L", "log_scale", "Log", show=False, id="chart.log",
+                tooltip="Linear or logarithmic y axis"),
+        Binding("plus", "zoom(1)", "Zoom in", show=False, key_display="+", id="chart.zoom_in",
+                tooltip="Chart: half as many steps"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, key_display="-", id="chart.zoom_out",
+                tooltip="Chart: twice as many steps"),
+        Binding("0", "zoom(0)", "Whole", show=False, id="chart.zoom_reset",
+                tooltip="Chart: the whole run"),
+        Binding("z", "zoom_pane", "Zoom", show=False, id="view.zoom",
+                tooltip="The focused pane fills the screen, and back"),
+        Binding("tab", "tab(1)", "Next tab", show=False, id="tab.next", tooltip="Next tab"),
+        Binding("shift+tab", "tab(-1)", "Previous tab", show=False, id="tab.previous",
+                tooltip="Previous tab"),
+        *(
+            Binding(str(number), f"open_tab('{name}')", name.title(), show=False,
+                    id=f"tab.{name}", tooltip=f"{name.title()} tab")
+            for number, name in enumerate(TABS, start=1)
+        ),
+        Binding("f6", "pane(1)", "Next pane", show=False, id="pane.next", tooltip="Next pane"),
+        Binding("shift+f6", "pane(-1)", "Previous pane", show=False, id="pane.previous",
+                tooltip="Previous pane"),
+        Binding("question_mark", "app.help", "Help", key_display="?", id="app.help",
+                tooltip="All keys"),
+        Binding("q", "app.quit", "Quit", id="app.quit", tooltip="Quit, stop or detach"),
+    ]
+
+    def __init__(self, state: RunState, name: str, folder: Path, glyphs: Glyphs) -> None:
+        super().__init__()
+        self._folder = folder
+        self._record: tuple[str, str | None] | None = None
+        self._state, self._run_name, self._glyphs = state, name, glyphs
+        self.tab = "samples"
+        self._side_tab = "samples"
+        self._queries = dict.fromkeys(TABS, "")
+
+    def compose(self) -> ComposeResult:
+        glyphs = self._glyphs
+        yield RunHeader(self._state, self._run_name, glyphs)
+        yield MetricStrip(glyphs, id="strip")
+        yield ProgressPanel(glyphs, strip=True, id="progress-strip")
+        yield TabBar(id="tabs")
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield MetricList(glyphs, id="metrics")
+                yield MetricChart(glyphs, id="chart")
+                yield ProgressPanel(glyphs, id="progress")
+            with Vertical(id="right"), ContentSwitcher(id="content", initial="samples"):
+                yield LogView(self._state.logs, id="logs")
+                yield SamplesTab(self._state, glyphs, id="samples")
+                with Vertical(id="config"):
+                    yield ConfigView(glyphs, id="config-view")
+                    yield Static(id="config-note", markup=False)
+                yield DatabaseView(glyphs=glyphs, id="database")
+        yield FilterBar()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.set_class(self._glyphs.raster == "ascii", "-ascii")
+        self._focus_tab()
+        self.show_state(changed=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        layout = layout_for(event.size.width, event.size.height)
+        for name in LAYOUTS:
+            self.set_class(name == layout, f"-{name}")
+        self.set_class(layout == "wide" and event.size.width >= _ROOMY, "-roomy")
+        self.call_after_refresh(self.show_state, changed=True)
+
+    # --- drawing
+
+    def show_state(self, *, changed: bool) -> None:
+        """Redraws what is visible; without `changed` only what moves with the clock."""
+        if not self.is_mounted:
+            return
+        self.query_one(RunHeader).refresh()
+        for panel in self.query(ProgressPanel):
+            if panel.is_on_screen:
+                panel.show(self._state)
+        if not changed:
+            return
+        with self.app.batch_update():
+            self._show_left()
+            self._show_tab()
+            self._show_tabs()
+        self.refresh_bindings()
+
+    def _show_left(self) -> None:
+        strip = self.query_one(MetricStrip)
+        if strip.display:
+            strip.show(self._state)
+        if self.query_one("#left").display:
+            metrics = self.query_one(MetricList)
+            metrics.show(self._state)
+            self.query_one(MetricChart).show(self._state, metrics.chosen or REWARD)
+
+    def _show_tab(self) -> None:
+        match self.tab:
+            case "logs":
+                self.query_one(LogView).update_lines()
+            case "samples":
+                self.query_one(SamplesTab).show()
+            case "config":
+                view = self.query_one(ConfigView)
+                view.show(self._state)
+                self.query_one("#config-note", Static).update(view.describe())
+            case "database":
+                self._show_record()
+            case _:
+                pass
+
+    def _show_record(self) -> None:
+        """Names the record to the view once the trainer has told it, and again after a restart."""
+        path, run_id = self._state.database_path, self._state.run_id
+        if path is not None and (path, run_id) != self._record:
+            self._record = (path, run_id)
+            self.query_one(DatabaseView).open(self._folder / path, run_id)
+
+    def _show_tabs(self) -> None:
+        counts = {
+            "logs": integer(len(self._state.logs)),
+            "samples": integer(self._state.samples.received),
+        }
+        tabs = tuple(
+            Tab(name, name.title(), {"config": "Conf", "database": "DB"}.get(name, name.title()),
+                counts.get(name, ""))
+            for name in TABS
+        )
+        note = self._note()
+        content = self.query_one(ContentSwitcher)
+        framed = content.styles.border_bottom[0] not in {"", "none"}
+        content.border_subtitle = note if framed else None
+        self.query_one(TabBar).show(tabs, self.tab, Content("") if framed else note)
+
+    def _note(self) -> Content:
+        if self.tab == "samples":
+            return self.query_one(SamplesTab).note()
+        if self.tab == "logs":
+            view = self.query_one(LogView)
+            new = f"{view.unseen} new  " if view.unseen else ""
+            hits = f"/{self._queries['logs']}  " if self._queries["logs"] else ""
+            follow = "on" if view.follow else "off"
+            text = f"{new}{hits}level {view.level}+ [l]  follow {follow} [f] "
+            return Content.styled(text, "$foreground 60%")
+        return Content("")
+
+    @on(RowList.Moved, "#metrics")
+    def _metric_moved(self) -> None:
+        chosen = self.query_one(MetricList).chosen
+        self.query_one(MetricChart).show(self._state, chosen or REWARD)
+
+    @on(RowList.Moved, "#config-view")
+    def _key_moved(self) -> None:
+        self._show_tab()
+
+    @on(RowList.Moved, "#sample-table")
+    def _sample_moved(self) -> None:
+        self._show_tabs()
+
+    # --- tabs and panes
+
+    def action_tab(self, direction: int) -> None:
+        index = (TABS.index(self.tab) + direction) % len(TABS)
+        self.action_open_tab(TABS[index])
+
+    def action_open_tab(self, name: str) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        self.tab = name
+        self.set_class(name == "charts", "-charts")
+        if name != "charts":
+            self.query_one(ContentSwitcher).current = name
+        self.query_one(FilterBar).remove_class("-open")
+        self._focus_tab()
+        self.call_after_refresh(self.show_state, changed=True)
+
+    @on(TabBar.Picked)
+    def _tab_picked(self, event: TabBar.Picked) -> None:
+        self.action_open_tab(event.tab_id)
+
+    def _tab_widget(self) -> Widget:
+        selector = {
+            "logs": "#logs",
+            "samples": "#sample-table",
+            "config": "#config-view",
+            "database": "#database",
+            "charts": "#metrics",
+        }[self.tab]
+        return self.query_one(selector)
+
+    def _focus_tab(self) -> None:
+        self._tab_widget().focus()
+
+    def action_pane(self, direction: int) -> None:
+        panes = [self.query_one("#metrics"), self.query_one("#chart"), self._tab_widget()]
+        shown = [pane for pane in dict.fromkeys(panes) if pane.is_on_screen]
+        if not shown:
+            return
+        here = next((i for i, pane in enumerate(shown) if pane.has_focus), -1)
+        shown[(here + direction) % len(shown)].focus()
+
+    def action_zoom_pane(self) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None:
+            self.maximize(self.focused, container=False)
+
+    # --- actions of the open tab
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        match action:
+            case "level" | "wrap":
+                return self.tab == "logs"
+            case "follow" | "filter":
+                return self.tab in {"logs", "samples"}
+            case "open":
+                if self._state.restart is not None or self.query_one(MetricList).has_focus:
+                    return True
+                return self.tab == "samples" and self.query_one(SamplesTab).table.current is not None
+            case _:
+                return True
+
+    def action_level(self) -> None:
+        self.query_one(LogView).cycle_level()
+        self._show_tabs()
+
+    def action_wrap(self) -> None:
+        self.query_one(LogView).toggle_wrap()
+
+    def action_follow(self) -> None:
+        if self.tab == "logs":
+            self.query_one(LogView).toggle_follow()
+        else:
+            table = self.query_one(SamplesTab).table
+            table.set_follow(not table.follow)
+        self._show_tabs()
+
+    def action_open(self) -> None:
+        sample = self.query_one(SamplesTab).table.current
+        if self._state.restart is not None:
+            self.app.run_worker(self.app.run_action("restart_now"), group="actions")
+        elif self.query_one(MetricList).has_focus:
+            self.query_one(MetricChart).focus()
+        elif sample is not None:
+            self.app.push_screen(SampleDetail(self._state, sample, self._glyphs))
+
+    @on(GenerationOpened)
+    def _generation_opened(self, event: GenerationOpened) -> None:
+        self.app.push_screen(GenerationScreen(event.row, self._glyphs))
+
+    @on(RowList.Chosen, "#sample-table")
+    def _sample_chosen(self) -> None:
+        self.action_open()
+
+    def action_filter(self) -> None:
+        hint = "words"
+        if self.tab == "samples":
+            hint = "words  reward<0.3  fin:length  step:4..9   Enter keeps, Esc clears"
+        self.query_one(FilterBar).open(self._queries[self.tab], hint)
+
+    @on(FilterBar.Typed)
+    def _filter_typed(self, event: FilterBar.Typed) -> None:
+        self._queries[self.tab] = event.text
+        if self.tab == "logs":
+            self.query_one(LogView).set_words(tuple(event.text.split()))
+        elif self.tab == "samples":
+            self.query_one(SamplesTab).table.query_text = event.text
+        self._show_tab()
+        self._show_tabs()
+
+    @on(FilterBar.Closed)
+    def _filter_closed(self) -> None:
+        self._focus_tab()
+
+    # --- the chart's keys, which work from every pane
+
+    def action_axis(self) -> None:
+        self.query_one(MetricChart).cycle_axis()
+
+    def action_smoothing(self) -> None:
+        self.query_one(MetricChart).cycle_smoothing()
+
+    def action_log_scale(self) -> None:
+        self.query_one(MetricChart).toggle_log()
+
+    def action_zoom(self, change: int) -> None:
+        self.query_one(MetricChart).action_zoom(change)

@@ -1,0 +1,299 @@
+"""What people see without the dashboard."""
+
+import io
+import os
+import pty
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_protocol.config import GRPOConfig, config_values
+from grpo_protocol.messages import (
+    Checkpoint,
+    Complete,
+    Eval,
+    Event,
+    Failed,
+    Init,
+    Log,
+    PhaseChange,
+    Status,
+    Step,
+)
+from grpo_trainer.console import Console
+from grpo_trainer.run_figures import RunFigures, duration, number
+from python_process import SECONDS, run_python, start_python
+
+
+def step(number: int, **fields: Any) -> Step:
+    values = {"loss": -0.0021, "total_tokens": 1840, "mean_reward": 0.534}
+    return Step(step=number, **(values | fields))
+
+
+def init(max_steps: int | None) -> Init:
+    return Init("tiny", config_values(GRPOConfig()), max_steps)
+
+
+class Screen:
+    """A console whose two streams are kept as text."""
+
+    def __init__(self, **options: Any) -> None:
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.console = Console(out=self.out, err=self.err, **options)
+
+    def show(self, *events: Event) -> list[str]:
+        """New lines on stdout."""
+        start = len(self.out.getvalue())
+        for event in events:
+            self.console.handle(event)
+        return self.out.getvalue()[start:].splitlines()
+
+
+def test_a_step_is_one_line() -> None:
+    screen = Screen()
+    screen.show(init(150))
+    (line,) = screen.show(
+        step(
+            12,
+            generation_time_ms=600.0,
+            reward_time_ms=100.0,
+            training_time_ms=300.0,
+            metrics={"completions/mean_length": 31.24},
+        )
+    )
+    assert line.startswith("step 12/150  reward 0.534  loss -0.0021  len 31.2  1840 tok/s  eta ")
+
+
+def test_unknown_values_are_said_to_be_unknown() -> None:
+    (line,) = Screen().show(step(1, loss=None, mean_reward=None))
+    assert line.startswith("step 1  reward n/a  loss n/a")
+
+
+def test_the_time_left_comes_from_the_last_steps() -> None:
+    now = [0.0]
+    figures = RunFigures(clock=lambda: now[0])
+    figures.start(13)
+    for number_ in range(1, 4):
+        now[0] += 20.0
+        figures.add(step(number_))
+    assert figures.line(step(3)).endswith("92 tok/s  eta 3:20")
+
+
+def test_the_reward_beside_the_bar_is_smooth() -> None:
+    figures = RunFigures()
+    for reward in (0.0, 1.0):
+        figures.add(step(1, mean_reward=reward))
+    assert figures.reward_ema == pytest.approx(2 / 21)
+    assert figures.beside_bar(step(2)).startswith("reward 0.095")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (83.4, "1:23"), (7283, "2:01:23"), (59.9, "1:00")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.0000"), (1e-6, "1.0e-06"), (-12.5, "-12.5000"), (None, "n/a")]
+)
+def test_numbers(value: float | None, text: str) -> None:
+    assert number(value, 4) == text
+
+
+def test_the_interval_holds_and_the_last_step_is_always_shown() -> None:
+    screen = Screen(log_interval=4)
+    lines = screen.show(init(None), *[step(i) for i in range(1, 7)], Complete(6, 83.0, "stopped"))
+    assert [line.split()[1] for line in lines if line.startswith("step")] == ["4", "6"]
+    assert "stopped: 6 steps in 1:23" in lines
+
+
+def test_start_checkpoint_and_summary(tmp_path: Path) -> None:
+    screen = Screen()
+    screen.console.start(tmp_path)
+    assert screen.out.getvalue() == f"run folder: {tmp_path}\n"
+    assert screen.show(Status("loading", "loading tiny")) == ["loading tiny"]
+    assert screen.show(Checkpoint("/x/checkpoint-2", 2)) == [
+        "checkpoint after step 2: /x/checkpoint-2"
+    ]
+    screen.show(init(2), step(1, mean_reward=0.25), step(2, mean_reward=0.75))
+    assert screen.show(Complete(2, 3.0, "completed")) == [
+        "completed: 2 steps in 0:03",
+        "reward (smoothed over 20 steps): 0.250 after step 1, 0.298 at the end",
+        f"run folder: {tmp_path}",
+    ]
+
+
+def test_both_evaluations_are_printed() -> None:
+    screen = Screen()
+    assert screen.show(Eval(0, "greedy", 200, {"accuracy": 0.365})) == [
+        "evaluation greedy after step 0: accuracy 0.365 on 200 prompts"
+    ]
+    assert screen.show(Eval(150, "greedy", 200, {"accuracy": 0.785})) == [
+        "evaluation greedy after step 150: accuracy 0.785 (at first 0.365) on 200 prompts"
+    ]
+
+
+def test_warnings_and_errors_go_to_stderr() -> None:
+    screen = Screen()
+    assert (
+        screen.show(
+            Log("warn", "slow BLAS"),
+            Log("error", "no"),
+            Log("debug", "detail"),
+            Failed("out of memory", 1, hint="use a smaller batch_size"),
+        )
+        == []
+    )
+    assert screen.err.getvalue() == (
+        "warning: slow BLAS\nerror: no\nerror: out of memory; use a smaller batch_size\n"
+    )
+
+
+def test_what_reward_functions_print_says_where_it_is_from() -> None:
+    assert Screen().show(Log("info", "hi", "reward"), Log("info", "text")) == ["reward: hi", "text"]
+
+
+def test_log_console_off_is_silent_except_for_errors(tmp_path: Path) -> None:
+    screen = Screen(log_console=False)
+    screen.console.start(tmp_path)
+    screen.show(init(2), Log("info", "x"), step(1), Log("warn", "w"), Complete(2, 1.0))
+    assert (screen.out.getvalue(), screen.err.getvalue()) == ("", "")
+    screen.show(Failed("broken", 1))
+    assert screen.err.getvalue() == "error: broken\n"
+
+
+def test_S05_hostile_text_is_written_out() -> None:
+    screen = Screen()
+    hostile = "\x1b]52;c;x\x07\x1b[2J\x9b6n\u202eevil\ud83d\rover"
+    lines = screen.show(Log("info", hostile), Checkpoint(f"/x/{hostile}", 1), Status("x", hostile))
+    screen.show(Log("error", hostile), Failed(hostile, 1, hint=hostile))
+    text = screen.out.getvalue() + screen.err.getvalue()
+    assert not {c for c in text if c != "\n" and (ord(c) < 32 or 0x7F <= ord(c) < 0xA0)}
+    assert "\u202e" not in text
+    assert lines[0] == r"\x1b]52;c;x\x07\x1b[2J\x9b6n\u202eevil\ud83d"
+
+
+def test_an_ascii_terminal_costs_no_line() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(out=out, err=out).handle(Log("info", "größe → 5"))
+    assert out.buffer.getvalue() == b"gr\\xf6\\xdfe \\u2192 5\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_R23_a_closed_stream_ends_neither_training_nor_the_exit_code(stream: str) -> None:
+    code = """
+import sys
+from grpo_protocol.messages import *
+from grpo_trainer.console import Console
+console = Console()
+sys.stdin.read()
+for number in range(1000):
+    console.handle(Step(step=number, loss=0.5, total_tokens=1))
+    console.handle(Log("warn", "careful"))
+console.handle(Complete(1000, 1.0))
+console.close()
+"""
+    with start_python(code) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        closed, other = process.stdout, process.stderr
+        if stream == "stderr":
+            closed, other = other, closed
+        closed.close()
+        process.stdin.close()
+        text = other.read()
+        assert process.wait(SECONDS) == 0
+    assert b"Traceback" not in text
+    assert b"BrokenPipe" not in text
+    assert len(text.splitlines()) >= 1000
+
+
+def test_a_program_without_streams_trains_on() -> None:
+    code = """
+import os, sys
+sys.stdout = sys.stderr = None
+from grpo_protocol.messages import *
+from grpo_trainer.console import Console
+console = Console()
+console.handle(Step(step=1, loss=0.5, total_tokens=1))
+console.handle(Failed("broken", 1))
+console.close()
+"""
+    assert run_python(code).returncode == 0
+
+
+class Terminal:
+    """A pseudo-terminal 100 columns wide."""
+
+    def __init__(self) -> None:
+        self._reader, writer = pty.openpty()
+        self.stream = os.fdopen(writer, "w", encoding="utf-8")
+
+    def text(self) -> str:
+        """Everything shown; ends the terminal."""
+        self.stream.close()
+        output = b""
+        try:
+            while chunk := os.read(self._reader, 1 << 16):
+                output += chunk
+        except OSError:  # how Linux tells that the other end is closed
+            pass
+        os.close(self._reader)
+        return output.decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal = Terminal()
+    yield terminal
+    if not terminal.stream.closed:
+        terminal.text()
+
+
+def test_a_terminal_gets_one_bar_with_lines_above_it(terminal: Terminal) -> None:
+    console = Console(out=terminal.stream, err=terminal.stream)
+    console.handle(init(20))
+    console.handle(PhaseChange(1, "generating", 3, 8))
+    for i in range(1, 21):
+        console.handle(step(i))
+    console.handle(Log("info", "[bold]:smile: from a \x1b]0;title\x07 reward"))
+    console.handle(Log("warn", "careful"))
+    console.handle(Complete(20, 1.0, "completed"))
+    console.close()
+    text = terminal.text()
+    assert "20/20" in text
+    assert "reward 0.534" in text
+    assert r"[bold]:smile: from a \x1b]0;title\x07 reward" in text
+    assert "warning: careful" in text
+    assert "completed: 20 steps" in text
+    assert "step 7/20  reward" not in text, "a bar instead of lines"
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0, "the cursor is back"
+
+
+def test_no_color_is_honoured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(out=terminal.stream, err=terminal.stream)
+    console.handle(init(2))
+    console.handle(step(1))
+    console.close()
+    text = terminal.text()
+    assert "1/2" in text
+    assert "\x1b[3" not in text
+    assert "\x1b[38" not in text
+
+
+def test_a_dumb_terminal_gets_lines(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(out=terminal.stream, err=terminal.stream)
+    console.handle(init(2))
+    console.handle(step(1))
+    console.close()
+    text = terminal.text()
+    assert "\x1b" not in text
+    assert "step 1/2  reward 0.534" in text

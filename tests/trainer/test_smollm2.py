@@ -1,5 +1,6 @@
 """A real pretrained model, SmolLM2-135M-Instruct, in place of the tiny bundled one."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,69 @@ def test_chat_markers_are_single_special_tokens(tokenizer: Any) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True) == (
         "system\nBe brief.\nuser\nHi\nassistant\n"
     )
+
+
+WORDED_SUMS = [
+    {
+        "prompt": [{"role": "user", "content": f"{question} Answer with one number."}],
+        "answer": answer,
+    }
+    for question, answer in (
+        ("Tom has 3 apples and buys 4 more. How many apples has he?", "7"),
+        ("A shelf holds 12 books, then 5 are taken. How many are left?", "7"),
+        ("Ann walks 8 km and Ben 6 km. How many km do they walk together?", "14"),
+        ("There are 9 birds and 2 fly away. How many birds stay?", "7"),
+    )
+]
+
+
+def brief_and_right(
+    completions: list[list[dict[str, str]]], answer: list[str], **_: object
+) -> list[float]:
+    """1 for the right number, less a little for each character, so that a group always differs."""
+    texts = [completion[0]["content"] for completion in completions]
+    return [
+        float(right in text) - len(text) / 1000 for text, right in zip(texts, answer, strict=True)
+    ]
+
+
+def test_trains_two_steps_on_worded_sums(folder: Path, tmp_path: Path) -> None:
+    from grpo_trainer import GRPOConfig, GRPOTrainer
+    from grpo_trainer.tensor_file import read_tensors
+
+    config = GRPOConfig(
+        model=str(folder),
+        output_dir=str(tmp_path / "run"),
+        max_steps=2,
+        batch_size=2,
+        group_size=2,
+        max_completion_length=16,
+        temperature=1.0,
+        learning_rate=1e-4,
+        lora_layers=4,
+        save_interval=1,
+        log_console=False,
+    )
+    with GRPOTrainer.create(config, reward_functions=[brief_and_right]) as trainer:
+        result = trainer.train(WORDED_SUMS)
+
+    assert (result.status, result.steps) == ("completed", 2)
+    with sqlite3.connect(tmp_path / "run" / "outputs.db") as db:
+        steps = db.execute(
+            "SELECT step, gradients_applied, gradient_norm, state FROM training_steps ORDER BY step"
+        ).fetchall()
+        completions = db.execute(
+            "SELECT count(*), count(reward), sum(length(completion_raw) > 0) FROM generations"
+        ).fetchone()
+    assert [(step, applied, state) for step, applied, _, state in steps] == [
+        (1, 1, "done"),
+        (2, 1, "done"),
+    ]
+    assert all(norm > 0 for _, _, norm, _ in steps)
+    assert completions == (8, 8, 8)
+    first, final = (
+        read_tensors(tmp_path / "run" / name / "adapters.safetensors")
+        for name in ("checkpoint-1", "final")
+    )
+    moved = [name for name in first if not bool((first[name] == final[name]).all())]
+    assert len(moved) == len(first)

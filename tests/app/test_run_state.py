@@ -178,10 +178,8 @@ def test_phase_of_the_running_step(feed: Feed) -> None:
     phase = feed.state.phase
     assert phase is not None
     assert (phase.phase, phase.done, phase.total) == ("generating", 3, 8)
-    feed(PhaseChange(1, "saving"))
-    assert feed.state.status is RunStatus.SAVING
-    feed(Checkpoint("c/checkpoint-1", 1))
-    assert feed.state.status is RunStatus.RUNNING
+    assert feed(PhaseChange(1, "saving")).status is RunStatus.SAVING
+    assert feed(Checkpoint("c/checkpoint-1", 1)).status is RunStatus.RUNNING
 
 
 def test_evaluations_are_listed_and_charted(feed: Feed) -> None:

@@ -1,6 +1,6 @@
 """Completions and log lines held for reading: bounded, numbered for life, filtered."""
 
-from grpo_tui.log_book import LogBook
+from grpo_tui.log_book import LEVELS, LogBook
 from grpo_tui.samples import GroupKey, SampleBook
 from run_feed import generation
 
@@ -72,8 +72,8 @@ def test_log_lines_keep_their_numbers_while_old_ones_leave() -> None:
 
 def test_log_filter_by_level() -> None:
     logs = LogBook()
-    for level in ("debug", "info", "warn", "error"):
-        logs.add(0.0, level, "stderr", level)  # type: ignore[arg-type]
+    for level in LEVELS:
+        logs.add(0.0, level, "stderr", level)
     assert [line.text for line in logs.since(0, "warn")] == ["warn", "error"]
     assert {line.letter for line in logs} == {"E"}
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sample_database import Shape, reference_2025, reference_2026
 
 from grpo_protocol import database
 from grpo_protocol.database import (
@@ -16,6 +15,7 @@ from grpo_protocol.database import (
     migrate,
     schema_version,
 )
+from sample_database import Shape, reference_2025, reference_2026
 
 SHAPE = Shape(steps=3, prompts=2, group_size=2)
 

@@ -7,15 +7,14 @@
 import argparse
 import os
 import queue
-import random
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+from fake_events import step_events
+from fake_misbehaviour import MISBEHAVIOURS, misbehave
 from grpo_protocol.codec import encode_event
 from grpo_protocol.commands import (
     Answer,
@@ -30,18 +29,19 @@ from grpo_protocol.commands import (
     parse_command,
 )
 from grpo_protocol.config import ConfigValues
+from grpo_protocol.framing import LineSplitter, Oversized
 from grpo_protocol.messages import (
     PROTOCOL_VERSION,
     Ack,
     Applied,
     Checkpoint,
+    CheckpointKind,
     Complete,
     DatabasePath,
     EpochEnd,
     EpochStart,
     Event,
     Failed,
-    Generation,
     Hello,
     Init,
     Log,
@@ -49,24 +49,6 @@ from grpo_protocol.messages import (
     PhaseChange,
     Resumed,
     Status,
-    Step,
-)
-
-MISBEHAVIOURS = (
-    "long-line",
-    "over-long-line",
-    "invalid-utf8",
-    "split-utf8",
-    "unknown-json",
-    "stray-print",
-    "null-loss",
-    "progress-bar",
-    "close-stderr",
-    "close-stdout",
-    "hold-pipes",
-    "ignore-stop",
-    "ignore-term",
-    "deaf",
 )
 
 
@@ -124,7 +106,8 @@ class FakeTrainer:
         if args.replay:
             return self.replay()
         self.begin()
-        self.misbehave()
+        if misbehave(self.args.misbehave, self.write):
+            self.out = None
         status = "completed"
         try:
             self.train()
@@ -170,39 +153,8 @@ class FakeTrainer:
         self.emit(PhaseChange(number, "generating", 0, args.prompts * args.group_size))
         self.wait(args.interval)
         self.step = number
-        batch = list(self.completions(number))
-        rewards = [item.reward or 0.0 for item in batch]
-        mean = sum(rewards) / len(rewards)
-        self.emit(
-            Step(
-                step=number,
-                loss=None if "null-loss" in args.misbehave else 0.02 / number,
-                total_tokens=sum(item.tokens for item in batch),
-                mean_reward=mean,
-                std_reward=0.3,
-                std_advantage=0.9,
-                generation_time_ms=max(1.0, args.interval * 800),
-                reward_time_ms=2.0,
-                training_time_ms=max(1.0, args.interval * 200),
-                peak_memory_mb=812.0,
-                active_memory_mb=640.0,
-                epoch=None if args.no_acks else epoch,
-                step_in_epoch=None if args.no_acks else step_in_epoch,
-                gradient_norm=0.4,
-                learning_rate=1e-5,
-                metrics={
-                    "rewards/correct/mean": mean * 0.8,
-                    "rewards/format/mean": mean * 0.2,
-                    "completions/mean_length": 24.0,
-                    "completions/clipped_ratio": 0.05,
-                    "frac_reward_zero_std": 0.25,
-                    "entropy": 0.7,
-                    "kl": 0.001,
-                },
-            )
-        )
-        for item in batch:
-            self.emit(item)
+        for event in step_events(args, number, epoch, step_in_epoch):
+            self.emit(event)
         if args.save_interval and number % args.save_interval == 0:
             self.save("periodic")
         if args.kill_at == number:
@@ -211,29 +163,6 @@ class FakeTrainer:
             print("RuntimeError: broken on request", file=sys.stderr, flush=True)
             sys.stderr.flush()
             os._exit(args.exit_code)
-
-    def completions(self, step: int) -> Iterator[Generation]:
-        args, chance = self.args, random.Random(step)
-        for index in range(args.prompts * args.group_size):
-            prompt_index, row = divmod(index, args.group_size)
-            left, right = 10 + (step * 7 + prompt_index) % 80, 11 + (step * 3) % 80
-            right_answer = chance.random() < 0.2 + 0.7 * min(1.0, step / 40)
-            answer = left + right if right_answer else left + right + 1
-            reward = 1.0 if right_answer else 0.2
-            yield Generation(
-                index=index,
-                prompt=f"Compute {left} + {right}.",
-                completion=f"<think>{left} + {right}</think>\n<answer>{answer}</answer>",
-                reward=reward,
-                tokens=20 + chance.randrange(12),
-                reward_details={"correct": reward - 0.2, "format": 0.2},
-                step=None if args.no_acks else step,
-                prompt_index=None if args.no_acks else prompt_index,
-                group_index=None if args.no_acks else row,
-                advantage=0.9 if right_answer else -0.9,
-                expected_answer=str(left + right),
-                finish_reason="stop",
-            )
 
     def end(self, status: str) -> int:
         if status == "stopped" and not self.args.no_acks:
@@ -244,10 +173,10 @@ class FakeTrainer:
             self.args.done_file.write_text(status)
         return 0
 
-    def save(self, kind: str) -> str:
+    def save(self, kind: CheckpointKind) -> str:
         path = f"{self.args.output_dir}/checkpoint-{self.step}"
         self.emit(PhaseChange(self.step, "saving"))
-        self.emit(Checkpoint(path, self.step, "manual" if kind == "manual" else "periodic"))
+        self.emit(Checkpoint(path, self.step, kind))
         return path
 
     def wait(self, seconds: float) -> None:
@@ -292,44 +221,22 @@ class FakeTrainer:
             self.emit(Applied(line, command_name(command), True, step=self.step, path=path))
 
     def listen(self) -> None:
-        for number, raw in enumerate(sys.stdin.buffer, start=1):
-            command = parse_command(raw.decode("utf-8", "replace"))
-            if isinstance(command, Answer):
-                self.emit(Log("info", f"answer {command.id}: {', '.join(command.values)}"))
-            if not self.args.no_acks:
-                bad = isinstance(command, BadCommand)
-                message = command.message if isinstance(command, BadCommand) else None
-                self.emit(Ack(number, command_name(command), not bad, message, self.step + 1))
-            self.commands.put((number, command))
+        """Reads commands by `os.read`: a thread in `sys.stdin` aborts the interpreter's end."""
+        splitter, number = LineSplitter(), 0
+        while chunk := os.read(0, 65536):
+            for line in splitter.feed(chunk):
+                number += 1
+                self.hear(number, "" if isinstance(line, Oversized) else line.decode())
 
-    def misbehave(self) -> None:
-        asked = self.args.misbehave
-        if "long-line" in asked:
-            self.emit(Generation(0, "p", "x" * 5_000_000, 1.0, 5, step=0))
-        if "over-long-line" in asked:
-            self.write(b"y" * 9_000_000 + b"\n")
-        if "invalid-utf8" in asked:
-            self.write(b"\xff\xfe plain\n")
-            self.write(b'{"type":"log","level":"info","message":"bad \x80 byte"}\n')
-        if "split-utf8" in asked:
-            line = encode_event(Log("info", "joined ✓ again"))
-            cut = line.index("✓".encode()) + 1
-            self.write(line[:cut])
-            time.sleep(0.1)
-            self.write(line[cut:])
-        if "unknown-json" in asked:
-            self.write(b'{"type":"future_event","x":1}\n[]\n{}\n{"type":"step","loss":NaN}\n\n')
-        if "stray-print" in asked:
-            self.write(b"hello from a reward function\n")
-        if "progress-bar" in asked:
-            os.write(2, b"\r 10%|\x1b[32m#\x1b[0m  |\r100%|\x1b[32m###\x1b[0m|\n")
-        if "close-stderr" in asked:
-            os.close(2)
-        if "hold-pipes" in asked:
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])
-        if "close-stdout" in asked:
-            os.close(1)
-            self.out = None
+    def hear(self, number: int, line: str) -> None:
+        command = parse_command(line)
+        if isinstance(command, Answer):
+            self.emit(Log("info", f"answer {command.id}: {', '.join(command.values)}"))
+        if not self.args.no_acks:
+            bad = isinstance(command, BadCommand)
+            message = command.message if isinstance(command, BadCommand) else None
+            self.emit(Ack(number, command_name(command), not bad, message, self.step + 1))
+        self.commands.put((number, command))
 
     def replay(self) -> int:
         for line in self.args.replay.read_bytes().splitlines(keepends=True):

@@ -36,7 +36,8 @@ def lines_of(*chunks: bytes) -> list[str]:
         ([b"one\ntwo\n"], ["one", "two"]),
         ([b"on", b"e\nun", b"finished"], ["one", "unfinished"]),
         ([b"dos\r\nline\r", b"\nend\r\n"], ["dos", "line", "end"]),
-        ([b"\n  \nindented\n"], ["indented"]),
+        ([b"\n  \n  indented\n"], ["  indented"]),
+        ([b"a\r", b"\nb\r", b"\nc\r", b"\n"], ["a", "b", "c"]),
         (["half ä".encode()[:-1], "ä".encode()[1:] + b"\n"], ["half ä"]),
         ([b"bad \xff\xfe bytes\n"], ["bad \ufffd\ufffd bytes"]),
         ([b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07text\x00\n"], ["red text"]),
@@ -76,6 +77,12 @@ def test_two_bars_after_each_other_both_start_at_once() -> None:
         "b 0%",
         "b 2%",
     ]
+
+
+def test_what_a_bar_shows_at_its_end_is_seen() -> None:
+    output = OutputLines(Clock())
+    assert list(output.feed(b"98%\r99%\r100%\r")) == ["98%"]
+    assert list(output.feed(b"\n")) == ["100%"]
 
 
 def test_a_child_that_keeps_the_pipe_is_not_waited_for_nor_broken(tmp_path: Path) -> None:

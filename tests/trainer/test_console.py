@@ -3,6 +3,8 @@
 import io
 import os
 import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -274,6 +276,20 @@ def test_a_terminal_gets_one_bar_with_lines_above_it(terminal: Terminal) -> None
     assert "completed: 20 steps" in text
     assert "step 7/20  reward" not in text, "a bar instead of lines"
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0, "the cursor is back"
+
+
+def test_an_unforeseen_end_gives_the_cursor_back(terminal: Terminal) -> None:
+    code = """
+from grpo_protocol.config import GRPOConfig, config_values
+from grpo_protocol.messages import *
+from grpo_trainer.console import Console
+Console().handle(Init("tiny", config_values(GRPOConfig()), 2))
+raise SystemExit(3)
+"""
+    process = subprocess.run([sys.executable, "-c", code], stdout=terminal.stream, check=False)
+    assert process.returncode == 3
+    text = terminal.text()
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 
 def test_no_color_is_honoured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

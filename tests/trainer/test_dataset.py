@@ -173,7 +173,10 @@ def test_null_fields_of_messages_are_no_fields(tmp_path: Path) -> None:
 
 def test_rows_of_a_program_become_examples() -> None:
     marker = object()
-    rows = [{"prompt": "a", "extra": marker}, Example("b", {"answer": "1"}, "mine")]
+    rows: list[dict[str, Any] | Example] = [
+        {"prompt": "a", "extra": marker},
+        Example("b", {"answer": "1"}, "mine"),
+    ]
     first, second = as_examples(rows)
     assert first == Example("a", {"extra": marker, "answer": None}, "row 1")
     assert second == Example("b", {"extra": None, "answer": "1"}, "mine")

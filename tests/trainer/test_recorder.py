@@ -13,7 +13,7 @@ import pytest
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.database import SCHEMA_VERSION
 from grpo_protocol.messages import Eval, Generation, Log, Step, ToolCall
-from grpo_trainer.database_writer import MAX_WAL_BYTES
+from grpo_trainer.database_writer import MAX_WAL_BYTES, DatabaseWriter, Work
 from grpo_trainer.recorder import NullRecorder, Recorder, RecorderError
 from python_process import SECONDS
 
@@ -440,6 +440,24 @@ def test_P09_the_write_ahead_file_stays_small_while_a_reader_comes_and_goes(
     reader.close()
 
 
+def test_P09_a_large_write_ahead_file_is_emptied_when_the_reader_is_done(
+    path: Path, open_recorder: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_trainer.database_writer._TRUNCATE_BUSY_MS", SECONDS * 1000)
+    recorder = open_recorder()
+    record(recorder, 1)
+    recorder.commit()
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    cursor = reader.execute("SELECT * FROM generations")
+    cursor.fetchone()
+    recorder.scored(2, 1, [generation(0, completion="x" * (MAX_WAL_BYTES + 1))])
+    wal = path.with_name("outputs.db-wal")
+    wait_until(lambda: wal.stat().st_size > MAX_WAL_BYTES)
+    cursor.close()
+    wait_until(lambda: wal.stat().st_size == 0)
+    reader.close()
+
+
 def test_a_reader_in_the_middle_of_a_read_costs_no_row(path: Path, open_recorder: Open) -> None:
     recorder = open_recorder()
     record(recorder, 1)
@@ -455,6 +473,53 @@ def test_a_reader_in_the_middle_of_a_read_costs_no_row(path: Path, open_recorder
     reader.close()
     recorder.close()
     assert rows(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+class FailingWrite:
+    """A write that fails so many times with one of SQLite's errors."""
+
+    def __init__(self, code: int, times: int) -> None:
+        self.attempts = 0
+        self._code = code
+        self._times = times
+
+    def __call__(self, db: sqlite3.Connection) -> None:
+        self.attempts += 1
+        if self.attempts <= self._times:
+            error = sqlite3.OperationalError("no")
+            error.sqlite_errorcode = self._code
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("code", "times", "attempts", "failed", "num_problems"),
+    [
+        (sqlite3.SQLITE_FULL, 3, 4, 0, 0),
+        (sqlite3.SQLITE_FULL, 100, 5, 1, 2),
+        (sqlite3.SQLITE_BUSY, 50, 51, 0, 1),
+        (sqlite3.SQLITE_ERROR, 1, 1, 1, 2),
+    ],
+)
+def test_what_may_pass_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+    path: Path,
+    code: int,
+    times: int,
+    attempts: int,
+    failed: int,
+    num_problems: int,
+) -> None:
+    monkeypatch.setattr("grpo_trainer.database_writer._RETRY_SECONDS", (0.0,) * 4)
+    problems: list[str] = []
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    writer = DatabaseWriter(db, path, problems.append)
+    write = FailingWrite(code, times)
+    writer.put(Work(write, 1))
+    wait_until(lambda: write.attempts == attempts)
+    writer.put(Work(lambda db: None, 1))
+    writer.close()
+    assert (write.attempts, writer.failed_writes) == (attempts, failed)
+    assert len(problems) == num_problems
 
 
 def test_nothing_is_written_after_the_end(path: Path, open_recorder: Open) -> None:

@@ -1,5 +1,6 @@
 """The folder of a run: one run, one living writer."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -127,6 +128,26 @@ def test_S06_a_stale_note_with_a_living_foreign_pid_is_no_lock(tmp_path: Path) -
             RunFolder.claim(tmp_path, resume=False).release()
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_lock_file_removed_while_it_was_being_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder before us may end between our opening the file and locking it."""
+    flock, calls = fcntl.flock, 0
+
+    def slow_flock(fd: int, operation: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            (tmp_path / LOCK_NAME).unlink()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow_flock)
+    folder = RunFolder.claim(tmp_path, resume=False)
+    with pytest.raises(ConfigError, match="another run"):
+        RunFolder.claim(tmp_path, resume=False)
+    folder.release()
 
 
 def test_a_forked_child_that_lives_on_holds_no_lock(tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def test_R17_after_resuming_each_step_stands_once(path: Path) -> None:
 
     again = RunLog(path)
     again.truncate_after(4)
+    again.handle(Log("info", "resumed"))
+    assert records(path)[-1]["step"] == 4
     for number in range(5, 10):
         again.handle(step(number))
     again.close()

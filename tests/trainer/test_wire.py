@@ -303,6 +303,52 @@ wire.close()
     assert Log("info", "from the fork", "stdout") in events
 
 
+def test_a_fork_in_the_middle_of_an_event_does_not_hang() -> None:
+    code = (
+        PRELUDE
+        + """
+import threading
+wire = Wire.take_over()
+held, go_on = threading.Event(), threading.Event()
+def hold():
+    with wire._changed:
+        held.set()
+        go_on.wait()
+threading.Thread(target=hold).start()
+held.wait()
+if (child := os.fork()) == 0:
+    wire.emit(Step(step=1, loss=0.5, total_tokens=1))
+    wire.close()
+    os._exit(0)
+os.waitpid(child, 0)
+go_on.set()
+"""
+    )
+    assert run_python(code).returncode == 0
+
+
+def test_C_output_without_newline_is_not_lost() -> None:
+    code = (
+        PRELUDE
+        + """
+import ctypes
+wire = Wire.take_over()
+ctypes.CDLL(None).printf(b"from C at once\\n")
+print(input())
+ctypes.CDLL(None).printf(b"unfinished")
+wire.close()
+"""
+    )
+    with start_python(code) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert b"from C at once" in process.stdout.readline()
+        process.stdin.write(b"go on\n")
+        process.stdin.close()
+        rest = decode_all(process.stdout.read())
+    assert rest == [Log("info", "go on", "stdout"), Log("info", "unfinished", "stdout")]
+
+
 def test_last_words_of_a_crash_reach_the_old_stderr() -> None:
     code = PRELUDE + "import faulthandler\nWire.take_over()\nfaulthandler._sigsegv()\n"
     done = run_python(code)

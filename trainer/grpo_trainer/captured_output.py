@@ -71,10 +71,9 @@ class OutputLines:
             if in_place and self._clock() < self._next_look:
                 continue
             text = strip_terminal_codes(line.decode("utf-8", "replace")).rstrip()
-            if not text:
-                continue
-            self._next_look = self._clock() + IN_PLACE_SECONDS if in_place else float("-inf")
-            yield text
+            if text:
+                self._next_look = self._clock() + IN_PLACE_SECONDS if in_place else float("-inf")
+                yield text
 
 
 class CapturedOutput:
@@ -131,7 +130,7 @@ class CapturedOutput:
             closing = self._wake_read in ready
             if closing:
                 poller.unregister(self._wake_read)
-            for fd in list(open_fds) if closing else ready & open_fds:
+            for fd in ready & open_fds:
                 if not self._read(fd, MOST_IN_PIPE if closing else _CHUNK_BYTES):
                     poller.unregister(fd)
                     open_fds.discard(fd)

@@ -27,6 +27,8 @@ MANIFEST_NAME = "manifest.json"
 OPTIMIZER_NAME = "optimizer_state.safetensors"
 MASTERS_NAME = "master_weights.safetensors"
 _STEP_FOLDER = re.compile(r"checkpoint-(\d+)")
+# A crash while a folder is replaced may leave nothing but the copy that was moved aside.
+_RESUMABLE = re.compile(r"(?P<aside>\.)?((checkpoint|emergency)-\d+|final)(?(aside)\.old)")
 _TOKENIZER_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -85,8 +87,15 @@ def load_checkpoint(folder: Path, learner: Learner) -> TrainingState:
     """Puts weights and optimizer state of `folder` into `learner`. Raises `CheckpointError`."""
     state = read_state(folder)
     policy = learner.policy
-    name = MASTERS_NAME if policy.has_separate_masters else _weights_name(policy)
-    policy.adopt(_like(policy.weights, read_tensors(folder / name), folder / name))
+    path = folder / MASTERS_NAME
+    if not path.is_file():
+        path = folder / _weights_name(policy)
+    if not path.is_file():
+        raise CheckpointError(
+            f"resume={str(folder)!r}: holds no {path.name}, which "
+            f"fine_tune_type={policy.fine_tune_type} needs; resume with the settings that wrote it"
+        )
+    policy.adopt(_like(policy.weights, read_tensors(path), path))
     if state.has_optimizer_state:
         path = folder / OPTIMIZER_NAME
         learner.optimizer.state = _like(learner.optimizer.state, read_tensors(path), path)
@@ -111,10 +120,10 @@ def read_state(folder: Path) -> TrainingState:
 
 
 def find_latest(run_folder: Path) -> Path | None:
-    """The complete checkpoint with the most steps, `final` included; `None` without any."""
+    """The complete checkpoint with the most steps, of any kind; `None` without any."""
     found: list[tuple[int, Path]] = []
     for path in run_folder.glob("*/"):
-        if path.name == "final" or _STEP_FOLDER.fullmatch(path.name):
+        if _RESUMABLE.fullmatch(path.name):
             try:
                 found.append((read_state(path).step, path))
             except CheckpointError:
@@ -174,13 +183,13 @@ def _adapter_config(policy: Policy) -> dict[str, Any]:
 
 
 def _like(wanted: Any, tensors: dict[str, mx.array], path: Path) -> Any:
-    """`tensors` as a tree, if names and shapes are those of `wanted`."""
-    shapes = {name: value.shape for name, value in leaves(wanted)}
-    found = {name: value.shape for name, value in tensors.items()}
+    """`tensors` as a tree, if names, shapes and types are those of `wanted`."""
+    shapes = {name: (value.shape, value.dtype) for name, value in leaves(wanted)}
+    found = {name: (value.shape, value.dtype) for name, value in tensors.items()}
     if shapes != found:
-        names = sorted(set(shapes.items()) ^ set(found.items()))[0]
+        name = min(n for n in shapes | found if shapes.get(n) != found.get(n))
         raise CheckpointError(
-            f"{path}: tensor {names[0]} does not match the model; resume with the settings and the "
+            f"{path}: tensor {name} does not match the model; resume with the settings and the "
             "model that wrote it"
         )
     # In the order of the live tree: sums over all tensors must add up in the same order again.
@@ -222,10 +231,15 @@ def _entry(path: Path) -> _FileEntry:
 def _put_in_place(building: Path, folder: Path) -> None:
     """A name that exists is moved aside first, so that some whole folder exists at every moment."""
     aside = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
-    if folder.exists():
+    if replaces := folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-    building.rename(folder)
+    try:
+        building.rename(folder)
+    except OSError:
+        if replaces:
+            aside.rename(folder)
+        raise
     _sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 

@@ -30,7 +30,8 @@ def evaluate(
         on_progress(start, len(prompts))
         chunk = [prompt.token_ids for prompt in prompts[start : start + EVAL_BATCH]]
         completions += decode_greedily(model, chunk, options, should_stop=should_stop)
-    scores = scorer.score(batch_for_rewards(prompts, 1, completions, tokenizer, step))
+    batch = batch_for_rewards(prompts, 1, completions, tokenizer, step + 1)
+    scores = scorer.score(batch)
     metrics: dict[str, float | None] = {
         "eval/reward": _mean(scores.total),
         "eval/completions/mean_length": mean_of([len(c.token_ids) for c in completions]),

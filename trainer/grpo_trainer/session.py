@@ -13,6 +13,7 @@ from grpo_trainer.console import Console
 from grpo_trainer.control import Control, read_commands, signals_stop
 from grpo_trainer.errors import TrainerError
 from grpo_trainer.reporter import Reporter, event_mode
+from grpo_trainer.reward_types import RewardError
 from grpo_trainer.run_folder import RunFolder, new_run_path
 
 
@@ -45,12 +46,21 @@ def open_session(config: GRPOConfig, reporter: Reporter | None = None) -> Iterat
                 reporter.console.start(folder.path)
             yield Session(folder.path, reporter, control)
     except BaseException as error:
-        if not isinstance(error, ConfigError | TrainerError):
-            reporter.log("debug", "".join(traceback.format_exception(error)))
+        if detail := _detail(error):
+            reporter.log("debug", detail)
         reporter.emit(Failed(one_line(error), exit_code(error)))
         raise
     finally:
         reporter.close()
+
+
+def _detail(error: BaseException) -> str:
+    """What the log keeps beyond the one line: the traceback of what was not foreseen."""
+    if isinstance(error, RewardError):
+        return error.detail
+    if isinstance(error, ConfigError):
+        return "\n".join(getattr(error, "__notes__", []))
+    return "" if isinstance(error, TrainerError) else "".join(traceback.format_exception(error))
 
 
 def _console(config: GRPOConfig) -> Console:
@@ -84,7 +94,7 @@ def exit_code(error: BaseException) -> int:
 def one_line(error: BaseException) -> str:
     """The message of `error`, or its type when it has none."""
     text = " ".join(str(error).split())
-    if isinstance(error, ConfigError | TrainerError):
+    if isinstance(error, ConfigError | TrainerError | RewardError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -116,7 +116,9 @@ class GRPOTrainer:
         prompts = self._encode(as_examples(dataset))
         eval_prompts = self._encode(as_examples(eval_dataset)) if eval_dataset is not None else []
         examples = [prompt.example for prompt in prompts]
-        self.scorer.check(examples)
+        for checked in (examples, [prompt.example for prompt in eval_prompts]):
+            if checked:
+                self.scorer.check(checked)
         plan = TrainingPlan(len(prompts), self.config)
         with ExitStack() as stack:
             session = self._session or stack.enter_context(

@@ -1,11 +1,11 @@
 """The demo task: add two two-digit numbers, showing the work.
 
-A prompt is ``47+38=?`` and a perfect completion adds the ones, then the tens with the carry::
+A prompt is `47+38=?` and a perfect completion adds the ones, then the tens with the carry::
 
     <think>7+8=15 4+3+1=8</think><answer>85</answer>
 
 The 8100 ordered pairs of 10..99 are cut into three parts by a hash of the unordered pair, so that a
-problem and its mirror image (``38+47``) always lie in the same part: the warm start learns from one
+problem and its mirror image (`38+47`) always lie in the same part: the warm start learns from one
 part, GRPO trains on the second, the third is held out for evaluation. No prompt is in two parts.
 """
 
@@ -84,7 +84,7 @@ def problems_of(split: Split) -> list[Problem]:
 
 
 def draw(split: Split, count: int, seed: int) -> list[Problem]:
-    """Draw ``count`` problems, the given share of them with a carry; none twice until all are used."""
+    """`count` problems, `CARRY_SHARE` of them with a carry; none twice before all were used."""
     rng = random.Random(f"{split}:{seed}")
     problems = problems_of(split)
     with_carry = round(count * CARRY_SHARE)
@@ -95,7 +95,7 @@ def draw(split: Split, count: int, seed: int) -> list[Problem]:
 
 
 def _deal(deck: Sequence[Problem], count: int, rng: random.Random) -> list[Problem]:
-    """Deal ``count`` cards from a shuffled deck, which is shuffled again whenever it runs out."""
+    """`count` cards from a shuffled deck, which is shuffled anew whenever it runs out."""
     dealt: list[Problem] = []
     while len(dealt) < count:
         dealt += rng.sample(deck, min(len(deck), count - len(dealt)))
@@ -123,22 +123,26 @@ def question(problem: Problem) -> str:
     return f"{problem.a}+{problem.b}=?"
 
 
-def written(work: str, answer: str) -> str:
+def written(steps: str, answer: str) -> str:
     """A completion in the required form."""
-    return f"{THINK_OPEN}{work}{THINK_CLOSE}{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+    return f"{THINK_OPEN}{steps}{THINK_CLOSE}{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+
+
+def work(problem: Problem, carry: bool, ones: int, tens: int) -> str:
+    """The two lines of a written addition, side by side."""
+    a, b = problem
+    return f"{a % 10}+{b % 10}={ones} {a // 10}+{b // 10}{'+1' if carry else ''}={tens}"
 
 
 def solution(problem: Problem) -> str:
     """A perfect completion."""
     ones = problem.a % 10 + problem.b % 10
-    tens = problem.a // 10 + problem.b // 10 + ones // 10
-    carry = "+1" if problem.carries else ""
-    work = f"{problem.a % 10}+{problem.b % 10}={ones} {problem.a // 10}+{problem.b // 10}{carry}={tens}"
-    return written(work, str(problem.total))
+    steps = work(problem, problem.carries, ones, problem.total // 10)
+    return written(steps, str(problem.total))
 
 
 def extract_answer(completion: str) -> str | None:
-    """The text inside the only ``<answer>`` block; None when there is none or more than one."""
+    """The text inside the only `<answer>` block; None when there is none or more than one."""
     if completion.count(ANSWER_OPEN) != 1 or completion.count(ANSWER_CLOSE) != 1:
         return None
     _, _, rest = completion.partition(ANSWER_OPEN)
@@ -163,7 +167,6 @@ def _well_formed(text: str) -> bool:
         return False
     if not (text.startswith(THINK_OPEN) and text.endswith(ANSWER_CLOSE)):
         return False
-    work, between, answer = text[len(THINK_OPEN) : -len(ANSWER_CLOSE)].partition(
-        THINK_CLOSE + ANSWER_OPEN
-    )
-    return bool(between and work.strip() and answer.strip())
+    inside = text[len(THINK_OPEN) : -len(ANSWER_CLOSE)]
+    steps, border, answer = inside.partition(THINK_CLOSE + ANSWER_OPEN)
+    return bool(border and steps.strip() and answer.strip())

@@ -16,12 +16,19 @@ SPECIAL_TOKENS = (END_OF_TEXT, START, END)
 PLAIN_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "system", "user", "assistant")
 """Kept in decoded completions, since the rewards read the tags."""
 
+MAX_LENGTH = 512
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def prompt_text(question: str) -> str:
+    """What the chat template makes of one user message, up to where the model goes on."""
+    return f"{START}user\n{question}{END}\n{START}assistant\n"
 
 
 def build() -> Tokenizer:
@@ -38,7 +45,7 @@ def build() -> Tokenizer:
 
 
 def save(folder: Path) -> Tokenizer:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json`` as transformers reads them."""
+    """Writes `tokenizer.json` and `tokenizer_config.json` as transformers reads them."""
     tokenizer = build()
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
@@ -46,7 +53,7 @@ def save(folder: Path) -> Tokenizer:
         "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": False,
         "eos_token": END,
-        "model_max_length": 512,
+        "model_max_length": MAX_LENGTH,
         "pad_token": END_OF_TEXT,
         "tokenizer_class": "PreTrainedTokenizerFast",
     }

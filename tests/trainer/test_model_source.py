@@ -1,0 +1,169 @@
+"""Finding and loading a model, and the one line that says why it cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from grpo_protocol import ConfigError
+from grpo_trainer.errors import ModelError
+from grpo_trainer.model_source import check_model_name, load_model
+from tiny_model import EOS_ID, make_model, tiny_model
+
+
+def load(name: str | Path) -> Any:
+    return load_model(str(name), lambda message: None)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_a_folder_is_loaded_with_its_tokenizer(kind: Any) -> None:
+    loaded = load(tiny_model(kind))
+    assert loaded.config["model_type"] == kind
+    assert loaded.tokenizer.encode("a") != []
+    assert set(loaded.tokenizer.eos_token_ids) == {EOS_ID}
+
+
+def test_M15_stop_ids_are_the_union_of_what_the_files_say(tmp_path: Path) -> None:
+    """The tokenizer says 258; a generation config that says otherwise adds to it."""
+    several = load(make_model(tmp_path / "several", eos=[1, 106]))
+    assert set(several.tokenizer.eos_token_ids) == {1, 106, EOS_ID}
+    one = load(make_model(tmp_path / "one", eos=106))
+    assert set(one.tokenizer.eos_token_ids) == {106, EOS_ID}
+    bare = make_model(tmp_path / "bare")
+    (bare / "generation_config.json").unlink()
+    assert set(load(bare).tokenizer.eos_token_ids) == {EOS_ID}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (None, "model=None: name a model folder or a hub id with --model"),
+        ("no-such-folder", "no such folder; check the path"),
+        ("/no/such/folder", "no such folder; check the path"),
+        ("./no-such/folder", "no such folder; check the path"),
+        ("../model", "no such folder; check the path"),
+        ("owner/", "no such folder; check the path"),
+    ],
+)
+def test_a_name_that_cannot_be_a_model_is_refused(name: str | None, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_model_name(name)
+    assert message in str(caught.value)
+    assert f"model={name!r}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_id_may_be_a_model() -> None:
+    check_model_name("owner/some-model")
+
+
+def test_a_folder_without_config_or_weights_and_a_file_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="has no config.json; name an mlx-lm model"):
+        check_model_name(str(folder))
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"has no model\*\.safetensors weights"):
+        check_model_name(str(folder))
+    with pytest.raises(ConfigError, match="is a file; name the folder of an mlx-lm model"):
+        check_model_name(str(folder / "config.json"))
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def unknown_architecture(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "no_such_model"}))
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+def other_shapes(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_size": 32}))
+
+
+def remote_code(folder: Path) -> None:
+    path = folder / "config.json"
+    (folder / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_file": "evil.py"}))
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_weights, unknown_architecture, broken_config, broken_tokenizer, other_shapes]
+)
+def test_a_damaged_model_is_refused_with_one_line(tmp_path: Path, damage: Any) -> None:
+    folder = make_model(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert f"model={str(folder)!r}: cannot be loaded: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    remote_code(folder)
+    with pytest.raises(ModelError):
+        load(folder)
+    assert not (folder / "ran").exists()
+
+
+class Response:
+    """As much of an HTTP response as the hub's errors look at."""
+
+    headers: dict[str, str] = {}
+    request = None
+    status_code = 403
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (GatedRepoError("gated", response=Response()), "accept its terms on the hub, then set HF_TOKEN"),  # type: ignore[arg-type]
+        (RepositoryNotFoundError("gone", response=Response()), "set HF_TOKEN if private"),  # type: ignore[arg-type]
+        (LocalEntryNotFoundError("offline\nmore"), "without network, name a local folder"),
+        (ConnectionError("unreachable"), "without network, name a local folder"),
+    ],
+)
+def test_a_failed_download_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ModelError) as caught:
+        load("owner/model")
+    assert remedy in str(caught.value)
+    assert "model='owner/model'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_download_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    def download(name: str, *, allow_patterns: Any, tqdm_class: Any) -> str:
+        with tqdm_class(total=200, desc="model.safetensors") as bar:
+            for _ in range(4):
+                bar.update(50)
+        return str(tiny_model())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    said: list[str] = []
+    loaded = load_model("owner/model", said.append)
+    assert loaded.name == "owner/model"
+    assert said[0] == "downloading owner/model"
+    assert said[-1] == "downloading owner/model: 100 %"
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")

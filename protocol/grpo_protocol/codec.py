@@ -19,14 +19,24 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """One line of JSON including its newline. NaN and infinity become null.
+    """One line of JSON including its newline. Raises nothing for any event."""
+    return encode_json(event) + b"\n"
 
-    Model text can hold lone surrogates, which have no UTF-8 form; they become U+FFFD.
+
+def encode_json(value: Any) -> bytes:
+    """`value` as JSON. NaN and infinity become null, lone surrogates U+FFFD.
+
+    Models can write lone surrogates, which have no UTF-8 form.
     """
     try:
-        return _encoder.encode(event) + b"\n"
+        return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(_without_surrogates(msgspec.to_builtins(event))) + b"\n"
+        return _encoder.encode(_all_valid(msgspec.to_builtins(value)))
+
+
+def valid_unicode(text: str) -> str:
+    """`text` with lone surrogates replaced by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def decode_event(line: bytes) -> Event | Malformed:
@@ -37,11 +47,11 @@ def decode_event(line: bytes) -> Event | Malformed:
         return Malformed(line.decode("utf-8", errors="replace").rstrip("\r\n"), str(error))
 
 
-def _without_surrogates(value: Any) -> Any:
+def _all_valid(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return valid_unicode(value)
     if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
+        return [_all_valid(item) for item in value]
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        return {_all_valid(key): _all_valid(item) for key, item in value.items()}
     return value

@@ -57,8 +57,13 @@ class RecordWriter:
     ) -> None:
         self.close()
 
+    def checkpoint(self) -> bool:
+        """Empties the write-ahead log; false while a reader is in the way."""
+        busy: int = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return not busy
+
     def close(self) -> None:
-        self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.checkpoint()
         self.db.close()
 
     def add_run(

@@ -136,7 +136,19 @@ class TrainerProcess:
             self._news.notify_all()
 
 
-def training_words(folder: Path, model: Path, **settings: Any) -> list[str]:
+class StartTrainer(Protocol):
+    """Starts `grpo-trainer WORDS` in the test's own folder."""
+
+    def __call__(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> TrainerProcess: ...
+
+
+def training_words(folder: Path, model: Path, /, **settings: Any) -> list[str]:
     """A small `train` command whose run lies in `folder/run`; `settings` win."""
     data, reward = folder / "data.jsonl", folder / "reward.py"
     if not data.exists():

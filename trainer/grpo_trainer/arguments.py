@@ -122,6 +122,10 @@ def _show(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool | None) else str(default)
 
 
-def wants_events(argv: Sequence[str]) -> bool:
-    """Whether the words ask for events, before they have been understood."""
-    return "--events" in argv
+def wants_events(argv: Sequence[str]) -> bool | None:
+    """Whether the words ask for events, before they are understood; `None` when none says so."""
+    for word in argv:
+        key, _, value = word.partition("=")
+        if word == "--events" or key.replace("-", "_") == "tui_mode":
+            return word == "--events" or value.lower() in ("true", "1", "yes", "on")
+    return None

@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse_arguments(words, {"train": {}, "demo": demo_settings.SETTINGS})
     except ConfigError as error:
-        return _refuse(error, events=wants_events(words) or event_mode(None))
+        asked = wants_events(words)
+        return _refuse(error, events=event_mode(None) if asked is None else asked)
     try:
         with open_session(arguments.config) as session:
             result = _run(arguments, session)

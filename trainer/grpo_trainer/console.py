@@ -47,13 +47,14 @@ class Console:
         self._figures = RunFigures()
         self._bar: _Bar | None = None
         self._folder: Path | None = None
+        self._say_folder = False
         self._last_step: Step | None = None
-        self._first_evals: dict[tuple[str, str], float] = {}
+        self._first_evals: dict[tuple[str, str], float | None] = {}
 
     def start(self, folder: Path) -> None:
-        """The first line: where the run is kept."""
+        """Where the run is kept: the first line, unless the run is refused before it says any."""
         self._folder = folder
-        self._line(f"run folder: {folder}")
+        self._say_folder = True
 
     def handle(self, event: Event) -> None:
         """Shows what `event` says, if it is for people."""
@@ -121,14 +122,15 @@ class Console:
         self._last_step = None
 
     def _eval(self, event: Eval) -> None:
+        self._figures.skip_pause()
         parts = []
-        for name, value in event.metrics.items():
-            first = self._first_evals.get((event.name, name))
-            parts.append(f"{name} {number(value)}")
-            if first is not None:
-                parts[-1] += f" (at first {number(first)})"
-            elif value is not None:
-                self._first_evals[event.name, name] = value
+        for key, value in event.metrics.items():
+            name = key.removeprefix("eval/")
+            if name.startswith("completions/"):
+                continue
+            first = self._first_evals.setdefault((event.name, name), value)
+            before = f" (at first {number(first)})" if event.step else ""
+            parts.append(f"{name} {number(value)}{before}")
         self._line(
             f"evaluation {event.name} after step {event.step}: {', '.join(parts)} "
             f"on {event.num_prompts} prompts"
@@ -159,6 +161,9 @@ class Console:
     def _line(self, text: str) -> None:
         if not self._log_console:
             return
+        if self._say_folder:
+            self._say_folder = False
+            self._line(f"run folder: {self._folder}")
         for line in _clean(text):
             if self._bar is not None:
                 self._bar.above(line)

@@ -51,6 +51,8 @@ class Control:
         self.step = 0
         """Optimizer steps done; kept current by the loop."""
         self.signal_number: int | None = None
+        self.unattended = False
+        """Nobody is left who could resume a paused run."""
         self._config = config
         self._emit = emit
         self._changed = threading.Condition()
@@ -155,6 +157,8 @@ def read_commands(control: Control, descriptor: int, on_end: Callable[[], None])
                     control.receive(line)
         except OSError:
             pass
+        for line in splitter.flush():
+            control.receive(line)
         on_end()
 
     threading.Thread(target=read, name="commands", daemon=True).start()

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
+from grpo_protocol.codec import encode_json, valid_unicode
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.database import RecordedStatus
 from grpo_protocol.messages import Eval, Generation, Log, Step
 from grpo_trainer.advantages import mean_of, sample_std
-from grpo_trainer.plain_text import json_bytes, valid_unicode
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -106,7 +106,7 @@ def write_done(db: Connection, run_id: str, event: Step) -> None:
         "learning_rate": event.learning_rate,
         "peak_memory_mb": event.peak_memory_mb,
         "active_memory_mb": event.active_memory_mb,
-        "metrics": json_bytes(event.metrics).decode(),
+        "metrics": encode_json(event.metrics).decode(),
         "state": "done",
         "created_at": _now(),
     }
@@ -135,7 +135,7 @@ def write_evaluation(db: Connection, run_id: str, event: Eval) -> None:
         "step": event.step,
         "name": event.name,
         "num_prompts": event.num_prompts,
-        "metrics": json_bytes(event.metrics).decode(),
+        "metrics": encode_json(event.metrics).decode(),
         "created_at": _now(),
     }
     _insert(db, "evaluations", row)
@@ -178,9 +178,9 @@ def _write_generation(
         "num_tokens": generation.tokens,
         "finish_reason": generation.finish_reason or "unknown",
         "reward": generation.reward,
-        "reward_details": json_bytes(generation.reward_details).decode(),
+        "reward_details": encode_json(generation.reward_details).decode(),
         "advantage": generation.advantage,
-        "token_ids": json_bytes(generation.token_ids).decode(),
+        "token_ids": encode_json(generation.token_ids).decode(),
         "created_at": _now(),
     }
     generation_id = _insert(db, "generations", row)

@@ -90,6 +90,10 @@ class Run:
                 self._apply(pending)
             if self._stop is not None or self._control.stop_requested:
                 return False
+            if self._paused and self._control.unattended:
+                self._paused = False
+                self.reporter.log("info", "nobody is left who could resume the run: going on")
+                self.reporter.emit(Resumed(self.step))
             if not self._paused:
                 return True
 
@@ -212,23 +216,33 @@ class Run:
 
     def end(self, status: RunStatus) -> None:
         """Saves what is not saved yet and says how the run ended. Raises `TrainingError`."""
-        self._answer_the_rest()
+        waiting = self._answer_the_rest()
         try:
             path = self._save_last(status)
         except OSError as error:
-            self._answer_stop(ok=False, message=str(error))
+            for pending in waiting:
+                self._applied(pending, ok=False, message=str(error))
             raise TrainingError(f"{status}, but the checkpoint cannot be saved: {error}") from error
-        self._answer_stop(path=path, message=None if path else "nothing was done, nothing is saved")
+        message = None if path else "nothing was done, nothing is saved"
+        for pending in waiting:
+            self._applied(pending, path=path, message=message)
         self._epochs.leave()
         self.recorder.end(status, self.step)
         self.reporter.emit(Complete(self.step, self.watch.total, status, self._reason()))
 
-    def _answer_the_rest(self) -> None:
+    def _answer_the_rest(self) -> list[Pending]:
+        """Answers what came too late; returns what the last checkpoint answers."""
+        waiting = [self._stop] if self._stop is not None else []
         while pending := self._control.take():
-            if isinstance(pending.command, Stop):
-                self._stop = pending
-            else:
-                self._applied(pending, ok=False, message="the run has ended")
+            match pending.command:
+                case Stop():
+                    self._stop = self._stop or pending
+                    waiting.append(pending)
+                case SaveCheckpoint():
+                    waiting.append(pending)
+                case _:
+                    self._applied(pending, ok=False, message="the run has ended")
+        return waiting
 
     def save_after_crash(self) -> None:
         """Saves the steps done since the last save, if the weights are still sound."""
@@ -243,13 +257,8 @@ class Run:
             return self.save("final", "final")
         if self.step and self.step != self._last_saved:
             return self.save("stop")
-        return self.folder / f"checkpoint-{self.step}" if self.step else None
-
-    def _answer_stop(
-        self, *, ok: bool = True, message: str | None = None, path: Path | None = None
-    ) -> None:
-        if self._stop is not None:
-            self._applied(self._stop, ok=ok, message=message, path=path)
+        path = self.folder / f"checkpoint-{self.step}"
+        return path if path.is_dir() else None  # a resumed run may have come from elsewhere
 
     def _reason(self) -> str | None:
         if self._control.signal_number is not None:

@@ -28,6 +28,10 @@ class RunFigures:
         self.max_steps = max_steps
         self._last_time = self._clock()
 
+    def skip_pause(self) -> None:
+        """What was done since the last step, such as an evaluation, is no part of the next."""
+        self._last_time = self._clock()
+
     def add(self, event: Step) -> None:
         """Takes the next step into account."""
         now = self._clock()

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from grpo_protocol.codec import encode_json
 from grpo_protocol.config import ConfigValues
 from grpo_protocol.framing import LineSplitter, Oversized
 from grpo_protocol.messages import (
@@ -30,7 +31,6 @@ from grpo_protocol.messages import (
     Step,
 )
 from grpo_trainer.advantages import mean_of
-from grpo_trainer.plain_text import json_bytes
 
 _CHUNK_BYTES = 1 << 20
 
@@ -141,7 +141,7 @@ class RunLog:
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         record = {"event": event, "timestamp": now, "step": self._step} | fields
-        line = memoryview(json_bytes(record) + b"\n")
+        line = memoryview(encode_json(record) + b"\n")
         size = 0
         try:
             size = os.fstat(self._fd).st_size

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from grpo_protocol import ConfigError
 from grpo_protocol.config import GRPOConfig, config_values
 from grpo_protocol.database import DATABASE_NAME
 from grpo_protocol.messages import DatabasePath, Event, Init, Log, ResumeState
@@ -118,12 +119,18 @@ def _open_run_log(
     if not config.log_jsonl:
         return None
     name = file_name(config.run_name or "grpo-training")
-    run_log = RunLog(
-        session.folder / f"{name}.jsonl",
-        log_interval=config.log_interval,
-        num_examples=num_examples,
-        on_problem=lambda message: session.reporter.log("error", message),
-    )
+    path = session.folder / f"{name}.jsonl"
+    try:
+        run_log = RunLog(
+            path,
+            log_interval=config.log_interval,
+            num_examples=num_examples,
+            on_problem=lambda message: session.reporter.log("error", message),
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"log file {path}: {error.strerror}; choose another --output-dir, or log_jsonl=false"
+        ) from error
     stack.callback(run_log.close)
     if state is not None:
         run_log.truncate_after(state.step)

@@ -101,6 +101,7 @@ def one_line(error: BaseException) -> str:
 
 def _listen(config: GRPOConfig, reporter: Reporter, control: Control) -> None:
     def lost() -> None:
+        control.unattended = True
         if config.on_dashboard_exit == "stop":
             control.request_stop()
 

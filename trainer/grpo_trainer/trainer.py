@@ -149,7 +149,8 @@ class GRPOTrainer:
         evaluations: list[Eval] = []
         status: RunStatus = "completed"
         try:
-            self._evaluate(run, eval_prompts, evaluations)
+            if run.step == 0:  # a resumed run has its evaluations up to here
+                self._evaluate(run, eval_prompts, evaluations)
             for planned in run.plan.steps(done=run.step):
                 if not run.may_continue():
                     raise Interrupted

@@ -1,0 +1,311 @@
+"""The command: bad input is refused in one line before the model loads; exit codes tell the rest."""
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_protocol.messages import Failed, Status
+from python_process import run_python
+from tiny_model import make_model
+from trainers import StartTrainer, training_words
+
+Damage = Callable[[Path], dict[str, Any] | list[str]]
+
+
+def missing_model(folder: Path) -> dict[str, Any]:
+    return {"model": folder / "no-model"}
+
+
+def no_model(folder: Path) -> list[str]:
+    return [w for w in training_words(folder, folder) if not w.startswith("model=")]
+
+
+def model_without_weights(folder: Path) -> dict[str, Any]:
+    model = make_model(folder / "bare")
+    (model / "model.safetensors").unlink()
+    return {"model": model}
+
+
+def model_that_is_a_file(folder: Path) -> dict[str, Any]:
+    (folder / "weights").write_text("")
+    return {"model": folder / "weights"}
+
+
+def missing_dataset(folder: Path) -> dict[str, Any]:
+    return {"data": folder / "no.jsonl"}
+
+
+def unreadable_dataset(folder: Path) -> dict[str, Any]:
+    (folder / "bad.jsonl").write_text('{"prompt": "a"}\n{"promt": "b"}\n')
+    return {"data": folder / "bad.jsonl"}
+
+
+def no_dataset(folder: Path) -> list[str]:
+    return [w for w in training_words(folder, folder) if not w.startswith("data=")]
+
+
+def no_reward(folder: Path) -> dict[str, Any]:
+    return {"reward": ""}
+
+
+def missing_reward(folder: Path) -> dict[str, Any]:
+    return {"reward": folder / "no.py"}
+
+
+def broken_reward(folder: Path) -> dict[str, Any]:
+    (folder / "broken.py").write_text("def letters(:\n")
+    return {"reward": folder / "broken.py"}
+
+
+def misspelt_reward(folder: Path) -> dict[str, Any]:
+    return {"reward": f"{folder / 'reward.py'}:lettres"}
+
+
+def group_of_one(folder: Path) -> dict[str, Any]:
+    return {"group_size": 1}
+
+
+def unknown_key(folder: Path) -> dict[str, Any]:
+    return {"grop_size": 4}
+
+
+def unknown_option(folder: Path) -> list[str]:
+    return [*training_words(folder, folder), "--grop-size=4"]
+
+
+def missing_config(folder: Path) -> list[str]:
+    return ["train", str(folder / "no.toml")]
+
+
+def broken_config(folder: Path) -> list[str]:
+    (folder / "bad.toml").write_text("seed =")
+    return ["train", str(folder / "bad.toml")]
+
+
+def number_as_text(folder: Path) -> list[str]:
+    (folder / "text.toml").write_text('learning_rate = "1e-6"')
+    return ["train", str(folder / "text.toml")]
+
+
+def occupied_folder(folder: Path) -> dict[str, Any]:
+    (folder / "run" / "checkpoint-3").mkdir(parents=True)
+    return {}
+
+
+def resume_from_nothing(folder: Path) -> dict[str, Any]:
+    return {"resume_from_checkpoint": folder / "run" / "checkpoint-7"}
+
+
+def resume_without_a_folder(folder: Path) -> list[str]:
+    words = training_words(folder, folder, resume_from_checkpoint="latest")
+    return [w for w in words if not w.startswith("output_dir=")]
+
+
+REFUSALS: list[tuple[Damage, list[str]]] = [
+    (missing_model, ["model='", "no-model'", "no such folder; check the path"]),
+    (no_model, ["model=None", "--model"]),
+    (model_without_weights, ["model='", "bare'", "no model*.safetensors weights"]),
+    (model_that_is_a_file, ["model='", "is a file"]),
+    (missing_dataset, ["no.jsonl"]),
+    (unreadable_dataset, ["bad.jsonl", "line 2", "promt", "prompt"]),
+    (no_dataset, ["data=None", "--data"]),
+    (no_reward, ["reward", "--reward"]),
+    (missing_reward, ["no.py"]),
+    (broken_reward, ["broken.py"]),
+    (misspelt_reward, ["lettres", "letters"]),
+    (group_of_one, ["group_size=1", ">= 2"]),
+    (unknown_key, ["grop_size='4'", "did you mean group_size?"]),
+    (unknown_option, ["--grop-size"]),
+    (missing_config, ["no.toml", "No such file"]),
+    (broken_config, ["bad.toml", "not valid TOML"]),
+    (number_as_text, ["learning_rate='1e-6'", "float"]),
+    (occupied_folder, ["output_dir=", "checkpoint-3", "--resume", "--output-dir"]),
+    (resume_without_a_folder, ["latest", "--output-dir"]),
+]
+
+
+def words_for(damage: Damage, folder: Path, model: Path) -> list[str]:
+    training_words(folder, model)  # makes the files that a damage may leave out
+    outcome = damage(folder)
+    if isinstance(outcome, dict):
+        return training_words(folder, model, **outcome)
+    return [word.replace(f"model={folder}", f"model={model}") for word in outcome]
+
+
+@pytest.mark.parametrize(("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", ""))
+def test_bad_input_is_refused_before_the_model_loads(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path, damage: Damage, parts: list[str]
+) -> None:
+    trainer = start_trainer(words_for(damage, tmp_path, qwen3_folder))
+    assert trainer.wait() == 2, str(trainer)
+    lines = trainer.stderr.splitlines()
+    assert len(lines) == 1, lines
+    assert all(part in lines[0] for part in parts), lines[0]
+    assert "loading" not in trainer.stdout
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", ""))
+def test_bad_input_is_told_to_the_dashboard_as_well(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path, damage: Damage, parts: list[str]
+) -> None:
+    words = [*words_for(damage, tmp_path, qwen3_folder), "--events"]
+    trainer = start_trainer(words)
+    assert trainer.wait() == 2, str(trainer)
+    *others, last = trainer.events()
+    assert isinstance(last, Failed)
+    assert last.exit_code == 2
+    assert all(part in last.error for part in parts), last.error
+    assert not any(isinstance(event, Status) for event in others)
+    assert len(trainer.stderr.splitlines()) <= 1
+
+
+def test_a_missing_checkpoint_is_refused(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    trainer = start_trainer(words_for(resume_from_nothing, tmp_path, qwen3_folder))
+    assert trainer.wait() == 2
+    assert "checkpoint-7" in trainer.stderr
+    assert len(trainer.stderr.splitlines()) == 1
+    assert not (tmp_path / "run" / "outputs.db").exists()
+
+
+def test_a_model_that_cannot_be_loaded_is_refused(
+    start_trainer: StartTrainer, tmp_path: Path
+) -> None:
+    model = make_model(tmp_path / "damaged")
+    (model / "model.safetensors").write_bytes(b"no tensors")
+    trainer = start_trainer(training_words(tmp_path, model))
+    assert trainer.wait() == 2
+    assert len(trainer.stderr.splitlines()) == 1
+    assert "damaged': cannot be loaded" in trainer.stderr
+    assert "Traceback" not in trainer.stdout + trainer.stderr
+
+
+def test_a_traceback_is_shown_with_debug_only(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    words = training_words(tmp_path, qwen3_folder, reward=tmp_path / "no.py")
+    assert "Traceback" not in (plain := start_trainer(words)).stderr
+    assert plain.wait() == 2
+    debug = start_trainer([*words, "--debug"])
+    assert debug.wait() == 2
+    assert "Traceback" in debug.stderr
+
+
+def test_R27_a_reward_that_fails_ends_the_run_with_1(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    (tmp_path / "reward.py").write_text("def letters(completions, **_):\n    raise ValueError('no')\n")
+    trainer = start_trainer([*training_words(tmp_path, qwen3_folder), "--events"])
+    assert trainer.wait() == 1
+    last = trainer.events()[-1]
+    assert isinstance(last, Failed)
+    assert last.exit_code == 1
+    assert "letters" in last.error
+    assert "no" in last.error
+    with sqlite3.connect(tmp_path / "run" / "outputs.db") as db:
+        assert db.execute("SELECT status FROM training_runs").fetchall() == [("crashed",)]
+
+
+# --- without mlx
+
+
+@pytest.fixture
+def without_mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment in which mlx is installed without a back end."""
+    stub = tmp_path / "stub"
+    (stub / "mlx").mkdir(parents=True)
+    (stub / "mlx" / "__init__.py").write_text("")
+    (stub / "mlx" / "core.py").write_text("raise ImportError('libmlx.so: cannot open')\n")
+    monkeypatch.setenv("PYTHONPATH", str(stub))
+    return stub
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_E07_help_and_version_work_without_mlx(
+    start_trainer: StartTrainer, without_mlx: Path, option: str
+) -> None:
+    trainer = start_trainer([option], fresh=True)
+    assert trainer.wait() == 0, str(trainer)
+    assert "grpo-trainer" in trainer.stdout
+    assert trainer.stderr == ""
+
+
+@pytest.mark.fresh
+@pytest.mark.skipif(sys.platform == "darwin", reason="there mlx always has a back end")
+def test_E07_training_without_mlx_prints_what_to_install(
+    start_trainer: StartTrainer, tmp_path: Path, without_mlx: Path, qwen3_folder: Path
+) -> None:
+    trainer = start_trainer(training_words(tmp_path, qwen3_folder), fresh=True)
+    assert trainer.wait() == 1, str(trainer)
+    assert len(trainer.stderr.splitlines()) == 1
+    assert "pip install 'grpo-tui[cpu]'" in trainer.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.fresh
+def test_E07_an_old_database_is_read_without_mlx(tmp_path: Path, without_mlx: Path) -> None:
+    code = """
+import sqlite3, sys
+from grpo_protocol.database import migrate, schema_version
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+migrate(db)
+print(schema_version(db) > 0, "mlx.core" in sys.modules)
+"""
+    result = run_python(code, str(tmp_path / "outputs.db"))
+    assert result.stdout.split() == [b"True", b"False"], result.stderr
+
+
+# --- a fresh start
+
+
+@pytest.mark.fresh
+def test_a_fresh_process_trains_headless(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    words = training_words(tmp_path, qwen3_folder, max_steps=2)
+    trainer = start_trainer(words, fresh=True)
+    assert trainer.wait() == 0, str(trainer)
+    lines = trainer.stdout.splitlines()
+    assert lines[0] == lines[-1] == f"run folder: {tmp_path / 'run'}"
+    assert any(line.startswith("completed: 2 steps") for line in lines)
+    assert trainer.stderr == ""
+
+
+def test_without_an_output_dir_the_run_gets_a_folder_of_its_own(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    words = [
+        word
+        for word in training_words(tmp_path, qwen3_folder, max_steps=1, model_name="tiny")
+        if not word.startswith("output_dir=")
+    ]
+    trainer = start_trainer(words)
+    assert trainer.wait() == 0
+    (folder,) = (tmp_path / "outputs").iterdir()
+    assert folder.name.startswith("tiny-")
+    assert trainer.stdout.splitlines()[0] == f"run folder: outputs/{folder.name}"
+    assert (folder / "final" / "adapters.safetensors").exists()
+
+
+def test_a_config_file_trains(
+    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
+) -> None:
+    training_words(tmp_path, qwen3_folder)
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f"model = {json.dumps(str(qwen3_folder))}\n"
+        'data = "data.jsonl"\nreward = ["reward.py"]\noutput_dir = "here"\n'
+        "max_completion_length = 4\nmax_steps = 1\nlearning_rate = 1e-6\n"
+    )
+    trainer = start_trainer(["train", str(file), "group_size=2"])
+    assert trainer.wait() == 0, str(trainer)
+    assert os.path.exists(tmp_path / "here" / "final" / "manifest.json")

@@ -1,0 +1,340 @@
+"""Commands to a real trainer: acknowledged at once, applied between steps, never lost."""
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_protocol.messages import (
+    Ack,
+    Applied,
+    Checkpoint,
+    Complete,
+    EpochEnd,
+    Failed,
+    Generation,
+    Log,
+    Paused,
+    PhaseChange,
+    Resumed,
+    Step,
+)
+from trainers import StartTrainer, TrainerProcess, training_words
+
+ENDLESS = 100_000
+GATE = """
+import pathlib, time
+here = pathlib.Path(__file__).parent
+
+def letters(completions, **_):
+    while not (here / "go").exists():
+        time.sleep(0.005)
+    return [sum(char.isalpha() for char in text) / 10 for text in completions]
+"""
+
+
+@pytest.fixture
+def start(start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path) -> Any:
+    """Starts a run that goes on until it is told to stop."""
+
+    def start_run(**settings: Any) -> TrainerProcess:
+        settings = {"max_steps": ENDLESS, "save_interval": 0, "eval_interval": 0, **settings}
+        return start_trainer([*training_words(tmp_path, qwen3_folder, **settings), "--events"])
+
+    return start_run
+
+
+def stop(trainer: TrainerProcess) -> None:
+    trainer.send("STOP")
+    assert trainer.wait() == 0, str(trainer)
+
+
+def applied(trainer: TrainerProcess, line: int) -> Applied:
+    return trainer.wait_for(Applied, lambda event: event.line == line)
+
+
+def position(trainer: TrainerProcess, event: object) -> int:
+    return next(n for n, each in enumerate(trainer.events()) if each is event)
+
+
+def test_every_command_is_acknowledged_with_its_line_and_applied(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("SET sample_display=best_worst", "SAVE_CHECKPOINT", "PAUSE")
+    paused = trainer.wait_for(Paused)
+    trainer.send("RESUME")
+    trainer.wait_for(Resumed)
+    trainer.wait_for(Step, lambda step: step.step > paused.step + 1)
+    stop(trainer)
+    acks = trainer.all(Ack)
+    names = ["SET sample_display", "SAVE_CHECKPOINT", "PAUSE", "RESUME", "STOP"]
+    assert [(ack.line, ack.command, ack.ok) for ack in acks] == [
+        (line, name, True) for line, name in enumerate(names, start=1)
+    ]
+    for ack in acks:
+        done = applied(trainer, ack.line)
+        assert (done.command, done.ok) == (ack.command, True)
+        assert position(trainer, ack) < position(trainer, done)
+        assert ack.step is not None
+        assert done.step is not None
+        assert done.step >= ack.step - 1
+    saved = applied(trainer, 2)
+    assert saved.path is not None
+    assert Path(saved.path, "manifest.json").exists()
+    assert Path(saved.path).name == f"checkpoint-{saved.step}"
+
+
+def test_W21_paused_is_said_when_the_loop_stands(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(GATE)
+    trainer = start()
+    trainer.wait_for(PhaseChange, lambda event: event.phase == "scoring")
+    trainer.send("PAUSE")
+    trainer.wait_for(Ack)
+    assert not trainer.all(Paused), "the step is still running"
+    (tmp_path / "go").write_text("")
+    paused = trainer.wait_for(Paused)
+    assert paused.step == 1
+    trainer.send("SAVE_CHECKPOINT", "SAVE_CHECKPOINT", "RESUME")
+    trainer.wait_for(Step, lambda step: step.step == 2)
+    stop(trainer)
+    events = trainer.events()
+    first, last = position(trainer, paused), position(trainer, trainer.all(Resumed)[0])
+    assert isinstance(trainer.all(Step)[0], Step)
+    assert position(trainer, trainer.all(Step)[0]) < first
+    kinds = {type(event) for event in events[first:last]}
+    assert not kinds & {Step, Generation}
+    phases = {e.phase for e in events[first:last] if isinstance(e, PhaseChange)}
+    assert phases <= {"saving"}
+
+
+def test_pausing_twice_and_resuming_twice_change_nothing(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("PAUSE", "PAUSE", "SET temperature=0.7", "RESUME", "RESUME")
+    applied(trainer, 5)
+    stop(trainer)
+    assert len(trainer.all(Paused)) == len(trainer.all(Resumed)) == 1
+    messages = [ack.message for ack in trainer.all(Ack)]
+    assert "no change" in (messages[1] or "")
+    assert "no change" in (messages[4] or "")
+    assert all(applied(trainer, line).ok for line in range(1, 7))
+
+
+def test_while_paused_saves_and_settings_act_at_once(start: Any, tmp_path: Path) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("PAUSE")
+    paused = trainer.wait_for(Paused)
+    trainer.send("SAVE_CHECKPOINT")
+    saved = applied(trainer, 2)
+    assert (saved.ok, saved.path) == (True, str(tmp_path / "run" / f"checkpoint-{paused.step}"))
+    trainer.send("SET learning_rate=2e-6")
+    changed = applied(trainer, 3)
+    assert (changed.ok, changed.step) == (True, paused.step + 1)
+    stop(trainer)
+    assert trainer.all(Complete)[0].total_steps == paused.step
+    assert not trainer.all(Resumed)
+
+
+def test_before_the_first_step_there_is_nothing_to_save(start: Any, tmp_path: Path) -> None:
+    trainer = start()
+    trainer.send("SAVE_CHECKPOINT", "STOP")
+    assert trainer.wait() == 0
+    save, halt = trainer.all(Ack)
+    assert (save.ok, save.message) == (False, "nothing to save before the first step")
+    assert halt.ok
+    (complete,) = trainer.all(Complete)
+    assert (complete.total_steps, complete.status) == (0, "stopped")
+    assert not trainer.all(Checkpoint)
+    assert not list((tmp_path / "run").glob("*/"))
+
+
+def test_W21_M03_what_cannot_be_is_refused_and_training_goes_on(start: Any) -> None:
+    trainer = start()
+    trainer.send("PUASE", "SET group_size=1", "SET temperature=-1", "SET tempreature=1", "")
+    trainer.wait_for(Ack, lambda ack: ack.line == 5)
+    step = trainer.wait_for(Step).step
+    trainer.wait_for(Step, lambda event: event.step > step)
+    stop(trainer)
+    refusals = [ack for ack in trainer.all(Ack) if ack.command != "STOP"]
+    assert [ack.ok for ack in refusals] == [False] * 5
+    assert "did you mean PAUSE?" in (refusals[0].message or "")
+    assert "group_size cannot be changed while training" in (refusals[1].message or "")
+    assert "temperature=-1.0" in (refusals[2].message or "")
+
+
+def test_a_setting_holds_from_the_step_that_was_promised(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("SET learning_rate=0.25", "SET sample_display=best_worst")
+    promised = [applied(trainer, line).step for line in (1, 2)]
+    assert promised[0] is not None
+    last = promised[0] + 1
+    trainer.wait_for(Step, lambda event: event.step == last + 1)
+    stop(trainer)
+    for step in trainer.all(Step):
+        assert step.learning_rate == (0.25 if step.step >= promised[0] else 1e-5)
+    counts = {
+        number: sum(g.step == number for g in trainer.all(Generation))
+        for number in (promised[1] - 1, promised[1])
+    }
+    assert list(counts.values()) == [8, 2]
+
+
+def test_STOP_during_a_long_generation_ends_with_a_checkpoint(start: Any, tmp_path: Path) -> None:
+    trainer = start(max_completion_length=20_000, batch_size=1, group_size=2)
+    trainer.send("SET temperature=1")
+    trainer.wait_for(PhaseChange, lambda event: event.phase == "generating")
+    trainer.send("STOP")
+    before = time.monotonic()
+    assert trainer.wait() == 0
+    assert time.monotonic() - before < 20, "20,000 tokens take minutes"
+    assert not trainer.all(Step)
+    assert trainer.all(Complete)[0].status == "stopped"
+
+
+def test_STOP_saves_and_ends_in_order(start: Any, tmp_path: Path) -> None:
+    trainer = start()
+    trainer.wait_for(Step, lambda event: event.step == 2)
+    stop(trainer)
+    (complete,) = trainer.all(Complete)
+    done = complete.total_steps
+    (checkpoint,) = trainer.all(Checkpoint)
+    assert (checkpoint.kind, checkpoint.step) == ("stop", done)
+    assert checkpoint.path == str(tmp_path / "run" / f"checkpoint-{done}")
+    answer = applied(trainer, 1)
+    assert (answer.ok, answer.path) == (True, checkpoint.path)
+    tail = [e for e in trainer.events() if isinstance(e, Checkpoint | EpochEnd | Complete | Step)]
+    assert [type(event) for event in tail[-3:]] == [Checkpoint, EpochEnd, Complete]
+    assert (complete.status, complete.reason) == ("stopped", "STOP")
+    assert trainer.events()[-1] is complete
+    assert not (tmp_path / "run" / "final").exists()
+
+
+def test_STOP_right_after_a_save_does_not_save_again(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("PAUSE", "SAVE_CHECKPOINT")
+    saved = applied(trainer, 2)
+    stop(trainer)
+    assert len(trainer.all(Checkpoint)) == 1
+    assert applied(trainer, 3).path == saved.path
+
+
+def test_what_was_asked_before_STOP_in_the_same_breath_is_answered(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("SAVE_CHECKPOINT", "STOP", "RESUME")
+    assert trainer.wait() == 0
+    answers = trainer.all(Applied)
+    assert sorted(answer.line for answer in answers) == [1, 2, 3]
+    saved, halted, late = (applied(trainer, line) for line in (1, 2, 3))
+    assert saved.ok
+    assert halted.ok
+    assert saved.path == halted.path is not None
+    assert Path(saved.path, "manifest.json").exists()
+    assert late.message in ("the run has ended", "no change")
+
+
+def test_W22_merged_and_split_commands_all_count(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send_bytes(b"SET temperature=0.9\nSET sample_display=random\nPAU")
+    trainer.wait_for(Ack, lambda ack: ack.line == 2)
+    trainer.send_bytes(b"SE\nRESUME\r\nST")
+    trainer.wait_for(Ack, lambda ack: ack.line == 4)
+    trainer.send_bytes(b"OP\n")
+    assert trainer.wait() == 0
+    assert [ack.command for ack in trainer.all(Ack)] == [
+        "SET temperature",
+        "SET sample_display",
+        "PAUSE",
+        "RESUME",
+        "STOP",
+    ]
+    assert all(ack.ok for ack in trainer.all(Ack))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_is_the_exit_code(
+    start: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    trainer = start()
+    trainer.wait_for(Step, lambda event: event.step == 2)
+    trainer.kill(number)
+    assert trainer.wait() == 128 + number
+    (checkpoint,) = trainer.all(Checkpoint)
+    assert Path(checkpoint.path, "manifest.json").exists()
+    (complete,) = trainer.all(Complete)
+    assert (complete.status, complete.reason) == ("stopped", number.name)
+    assert not trainer.all(Failed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_while_paused_and_while_generating(
+    start: Any, number: signal.Signals
+) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send("PAUSE")
+    trainer.wait_for(Paused)
+    trainer.kill(number)
+    assert trainer.wait() == 128 + number
+
+
+# --- when the dashboard is gone
+
+
+def test_R25_the_end_of_input_is_no_command(start: Any) -> None:
+    trainer = start(max_steps=3)
+    trainer.close_stdin()
+    assert trainer.wait() == 0
+    assert trainer.all(Complete)[0].status == "completed"
+    assert len(trainer.all(Step)) == 3
+
+
+def test_R25_a_paused_run_without_anybody_left_goes_on(start: Any) -> None:
+    trainer = start(max_steps=3)
+    trainer.send("PAUSE")
+    trainer.wait_for(Paused)
+    trainer.close_stdin()
+    assert trainer.wait() == 0
+    assert trainer.all(Complete)[0].status == "completed"
+    assert len(trainer.all(Resumed)) == 1
+    assert any("nobody is left" in log.message for log in trainer.all(Log))
+
+
+def test_R25_a_last_STOP_without_newline_counts(start: Any) -> None:
+    trainer = start()
+    trainer.wait_for(Step)
+    trainer.send_bytes(b"STOP")
+    trainer.close_stdin()
+    assert trainer.wait() == 0
+    assert trainer.all(Complete)[0].reason == "STOP"
+
+
+def test_R22_R23_without_a_reader_the_run_is_finished(start: Any, tmp_path: Path) -> None:
+    trainer = start(max_steps=6)
+    trainer.wait_for(Step)
+    trainer.close_stdout()
+    trainer.close_stdin()
+    assert trainer.wait() == 0, trainer.stderr
+    assert trainer.stderr == ""
+    assert (tmp_path / "run" / "final" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("end", ["stdin", "stdout"])
+def test_on_dashboard_exit_stop_saves_and_stops(start: Any, tmp_path: Path, end: str) -> None:
+    trainer = start(on_dashboard_exit="stop")
+    trainer.wait_for(Step)
+    if end == "stdin":
+        trainer.close_stdin()
+    else:
+        trainer.close_stdout()
+    assert trainer.wait() == 0, str(trainer)
+    folders = [path.name for path in (tmp_path / "run").glob("*/")]
+    assert len(folders) == 1
+    assert folders[0].startswith("checkpoint-")
+    assert trainer.stderr == ""

@@ -1,8 +1,9 @@
-"""The app: owns the trainer's supervisor and the run state, and redraws what is visible on a tick."""
+"""The app: owns the trainer's supervisor and the run state, and redraws on a tick."""
 
 import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import ClassVar, Final, get_args
 
 from textual.binding import Binding, BindingType
@@ -10,11 +11,9 @@ from textual.binding import Binding, BindingType
 from grpo_protocol.commands import Answer, Command, Pause, Resume, SaveCheckpoint, Set
 from grpo_protocol.config import SampleDisplay
 from grpo_tui.announcements import Announcer
-from grpo_tui.formatting import ago
 from grpo_tui.glyphs import ASCII, UNICODE
 from grpo_tui.launch import LaunchPlan
 from grpo_tui.notices import Item, SampleModeChosen
-from grpo_tui.quit_ladder import STOP_PATIENCE
 from grpo_tui.run_state import RunState, RunStatus, apply
 from grpo_tui.run_summary import exit_code_of
 from grpo_tui.screens.help import HelpScreen
@@ -38,10 +37,18 @@ class GrpoApp(GuardedApp):
     """One dashboard. Its exit code is the trainer's, and 0 for one that was let go."""
 
     TITLE = "grpo-tui"
-    ENABLE_COMMAND_PALETTE = True
+    # Absolute, because a subclass elsewhere would look beside itself.
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q,ctrl+c", "quit", "Quit", show=False, priority=False, id="app.quit_keys",
-                tooltip="Quit, stop or detach"),
+        Binding(
+            "ctrl+q,ctrl+c",
+            "quit",
+            "Quit",
+            show=False,
+            priority=False,
+            id="app.quit_keys",
+            tooltip="Quit, stop or detach",
+        ),
     ]
 
     def __init__(self, plan: LaunchPlan, clock: Callable[[], float] = time.time) -> None:
@@ -56,8 +63,16 @@ class GrpoApp(GuardedApp):
         self._leaving = False
         self._put_off: set[str] = set()
         use_scrollbars(plan.ascii)
+        self.set_class(plan.ascii, "-ascii")
         self.register_theme(DARK)
         self.theme = "ansi-dark" if no_color else DARK.name
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Words for the keys whose signs not every terminal can draw."""
+        words = {"enter": "Enter", "escape": "Esc", "space": "Space", "tab": "Tab"}
+        if self.plan.ascii:
+            words |= {key: key.title() for key in ("up", "down", "left", "right")}
+        return binding.key_display or words.get(binding.key) or super().get_key_display(binding)
 
     def on_mount(self) -> None:
         plan = self.plan
@@ -97,9 +112,14 @@ class GrpoApp(GuardedApp):
                 self.notify(item.text, severity=item.severity, markup=False)
             self._ask_question()
 
+    @property
+    def _is_up(self) -> bool:
+        return self.is_running and self.screen.is_attached
+
     def _screens_in_sight(self) -> Iterable[ShowsState]:
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, ShowsState):
+            # A screen has no widgets before it is mounted, and none any more while the app ends.
+            if screen.is_mounted and self._is_up and isinstance(screen, ShowsState):
                 yield screen
             if not screen.is_modal:
                 return
@@ -184,13 +204,7 @@ class GrpoApp(GuardedApp):
         elif self._leaving:
             self.push_screen(StopDialog(self.state))
         elif not isinstance(self.screen, QuitDialog):
-            self.push_screen(QuitDialog(self._checkpoint_note()), self._quit_chosen)
-
-    def _checkpoint_note(self) -> str:
-        saved = self.state.last_checkpoint
-        if saved is None:
-            return "No checkpoint has been saved yet."
-        return f"Last checkpoint: step {saved.step}, {ago(self.state.clock() - saved.at)} ago."
+            self.push_screen(QuitDialog(self.state), self._quit_chosen)
 
     def _quit_chosen(self, choice: QuitChoice | None) -> None:
         if self.supervisor is None or choice in {None, "stay"}:
@@ -203,7 +217,7 @@ class GrpoApp(GuardedApp):
         elif choice == "kill":
             self.supervisor.kill_now()
         else:
-            patience = max(STOP_PATIENCE, 3 * (self.state.times.step_seconds or 0.0))
+            patience = self.state.stop_patience
             self.run_worker(self.supervisor.quit(patience), group="quit", name="quit ladder")
             self.push_screen(StopDialog(self.state))
 

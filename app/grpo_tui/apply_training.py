@@ -1,7 +1,7 @@
 """How the events of the training loop change the run state."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, assert_never
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias, assert_never
 
 import msgspec
 from msgspec import UNSET
@@ -23,6 +23,7 @@ from grpo_protocol.messages import (
     Step,
 )
 from grpo_tui import metric_names
+from grpo_tui.history import resume, rewind, series_named
 from grpo_tui.run_model import (
     ConfigEntry,
     Evaluation,
@@ -32,12 +33,9 @@ from grpo_tui.run_model import (
     SavedCheckpoint,
 )
 from grpo_tui.sanitize import clean_line
-from grpo_tui.series import Point, Series
 
 _PATH_LIMIT: Final = 4096
 _VALUE_LIMIT: Final = 1000
-_MAX_SERIES: Final = 500
-"""Metric names come from outside: a trainer that invents new ones for ever must not eat memory."""
 _MAX_EVALUATIONS: Final = 2000
 _MAX_COUNT: Final = 2**40
 """Larger steps and token counts are nonsense, and would not fit a chart."""
@@ -59,7 +57,7 @@ def apply_setup(state: RunState, event: SetupEvent, now: float) -> None:
             state.run_id = clean_line(event.run_id)
             state.run_name = None if event.run_name is None else clean_line(event.run_name)
         case ResumeState():
-            _resume(state, event, now)
+            resume(state, event, now)
         case Init():
             _init(state, event, now)
         case _:
@@ -93,35 +91,12 @@ def apply_loop(state: RunState, event: LoopEvent, now: float) -> None:
             assert_never(event)
 
 
-class StoredStep(NamedTuple):
-    """One row of a database's `training_steps`, with its `metrics` map merged into `columns`."""
-
-    step: int
-    created_at_ms: int
-    total_tokens: int
-    columns: Mapping[str, float | None]
-
-
-def restore_steps(state: RunState, rows: Iterable[tuple[int, int, int, Any]]) -> None:
-    """Fills the charts with recorded steps; what the stream has told stays as it is.
-
-    Rows are as in `StoredStep`, oldest first. Totals follow, unless the stream had told its own.
-    """
-    state.version += 1
-    points: dict[str, list[Point]] = {}
-    tokens = 0
-    for step, created_at_ms, total_tokens, columns in rows:
-        tokens += total_tokens
-        for name, value in metric_names.stored_values(columns).items():
-            point = Point(step, value, created_at_ms / 1000, tokens)
-            points.setdefault(clean_line(name), []).append(point)
-    _merge(state, points)
-    state.totals.tokens = max(state.totals.tokens, tokens)
-    _note_best(state)
-
-
 def _greet(state: RunState, event: Hello, now: float) -> None:
-    state.hello = event
+    state.hello = msgspec.structs.replace(
+        event,
+        trainer_version=clean_line(event.trainer_version),
+        capabilities=[clean_line(word) for word in event.capabilities],
+    )
     if event.protocol_version > PROTOCOL_VERSION:
         state.logs.add(
             now,
@@ -179,71 +154,13 @@ def _loop_runs(state: RunState, now: float) -> None:
     state.times.loop_ready(now)
 
 
-def _resume(state: RunState, event: ResumeState, now: float) -> None:
-    _rewind(state, event.step + 1)
-    progress = state.progress
-    progress.step = event.step
-    progress.epoch, progress.total_epochs = event.epoch, event.total_epochs
-    progress.step_in_epoch = event.step_in_epoch
-    progress.num_batches = event.total_steps_in_epoch
-    points: dict[str, list[Point]] = {}
-    for item in event.metrics_history:
-        if 0 <= item.step <= event.step:
-            for name, value in metric_names.history_values(item).items():
-                points.setdefault(name, []).append(Point(item.step, value, now))
-    _merge(state, points)
-    state.totals.tokens = event.aggregates.total_tokens or state.totals.tokens
-    best = event.aggregates.best_reward
-    _note_best(state)
-    if best is not None and best > (state.totals.best_reward or float("-inf")):
-        state.totals.best_reward, state.totals.best_reward_step = best, None
-    state.marks.append(Mark(event.step, "restart", f"resumed at step {event.step}"))
-
-
-def _merge(state: RunState, points: Mapping[str, list[Point]]) -> None:
-    for name, added in points.items():
-        if (series := _series(state, name)) is not None:
-            series.merge(added)
-
-
-def _series(state: RunState, name: str) -> Series | None:
-    if name not in state.series and len(state.series) >= _MAX_SERIES:
-        return None
-    return state.series.setdefault(name, Series())
-
-
-def _rewind(state: RunState, step: int) -> None:
-    """The trainer is about to do `step` and what follows again: forget what we hold of it."""
-    if step > state.progress.step:
-        return
-    for series in state.series.values():
-        series.truncate(step)
-    state.samples.forget_from(step)
-    kept = [mark for mark in state.marks if mark.step < step or mark.kind == "restart"]
-    state.marks.clear()
-    state.marks.extend(kept)
-    state.evaluations = [result for result in state.evaluations if result.step < step]
-    losses = state.series.get(metric_names.LOSS)
-    state.totals.tokens = losses.last_tokens if losses else 0
-    state.totals.best_reward = state.totals.best_reward_step = None
-    _note_best(state)
-
-
-def _note_best(state: RunState) -> None:
-    rewards = state.series.get(metric_names.REWARD)
-    best = rewards.best() if rewards else None
-    known = state.totals.best_reward
-    if best is not None and best.value is not None and (known is None or best.value >= known):
-        state.totals.best_reward, state.totals.best_reward_step = best.value, best.step
-
-
 def _step(state: RunState, event: Step, now: float) -> None:
     if not (0 <= event.step <= _MAX_COUNT and 0 <= event.total_tokens <= _MAX_COUNT):
         state.faults.malformed += 1
         message = f"step {event.step} with {event.total_tokens} tokens: out of range, ignored"
         state.logs.add(now, "warn", "app", message)
         return
-    _rewind(state, event.step)
+    rewind(state, event.step)
     state.loop_started = True
     state.phase = None
     state.totals.tokens += event.total_tokens
@@ -252,7 +169,7 @@ def _step(state: RunState, event: Step, now: float) -> None:
         if name in state.series:
             values[name] = None
     for name, value in values.items():
-        if (series := _series(state, clean_line(name))) is not None:
+        if (series := series_named(state, clean_line(name))) is not None:
             series.append(event.step, value, now, state.totals.tokens)
     state.progress.finish_step(event.step, event.epoch, event.step_in_epoch)
     state.times.step_done(now)
@@ -273,12 +190,12 @@ def _checkpoint(state: RunState, event: Checkpoint, now: float) -> None:
 
 def _evaluation(state: RunState, event: Eval, now: float) -> None:
     name = clean_line(event.name)
-    metrics = {clean_line(key): value for key, value in event.metrics.items()}
+    metrics = {clean_line(key.removeprefix("eval/")): value for key, value in event.metrics.items()}
     state.phase = None
     state.evaluations.append(Evaluation(event.step, name, event.num_prompts, metrics))
     del state.evaluations[:-_MAX_EVALUATIONS]
     for key, value in metrics.items():
-        series = _series(state, f"eval/{name}/{key}")
+        series = series_named(state, f"eval/{name}/{key}")
         if series is not None and 0 <= event.step <= _MAX_COUNT:
             series.append(event.step, value, now, state.totals.tokens)
     told = ", ".join(f"{key} {_number(value)}" for key, value in metrics.items())

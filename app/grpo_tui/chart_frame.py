@@ -4,6 +4,7 @@ From top to bottom: the plot with its y axis, the x axis with event marks, x lab
 """
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class _Frame:
 
     def _y_labels(self, y_range: Range, rows: int) -> dict[int, str]:
         def label(y: float) -> str:
-            return self._data.format_y(_power(y) if self._view.log else y)
+            return _trim(self._data.format_y(_power(y) if self._view.log else y))
 
         labels: dict[int, str] = {}
         for value in ticks(y_range, max(2, rows // 2)):
@@ -247,6 +248,13 @@ def _logarithm(column: Column | Gap | None) -> Column | Gap | None:
         math.log10(max(above)),
         math.log10(last),
         column.gap or column.low <= 0,
+    )
+
+
+def _trim(label: str) -> str:
+    """`0.800` as `0.8`, `1.00k` as `1k`."""
+    return (
+        re.sub(r"\.?0+(?=[a-zA-Z%]*$)", "", label) if "." in label and "e" not in label else label
     )
 
 

@@ -37,12 +37,12 @@ def range_of(values: Iterable[float], least: float = 1e-6) -> Range | None:
 
 
 def ticks(span: Range, count: int) -> list[float]:
-    """At most `count` round values inside `span`, at steps of 1, 2, 2.5 or 5 times a power of ten."""
+    """At most `count` round values in `span`, at steps of 1, 2, 2.5 or 5 times a power of ten."""
     if count < 1:
         return []
     raw = (span.high / 2 - span.low / 2) / max(1, count) * 2
     if not math.isfinite(raw) or raw <= 0:
-        return [span.low, span.high]
+        return [span.low, span.high][:count]
     power = 10.0 ** math.floor(math.log10(raw))
     for factor in (1, 2, 2.5, 5, 10, 20):
         step = factor * power

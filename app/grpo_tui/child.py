@@ -27,12 +27,13 @@ _CHILD_ENV: Final = {
 }
 _STREAM_GRACE: Final = 1.0
 """Seconds between the end of a pipe and that of the process that are no news."""
-_DRAIN_IDLE: Final = 0.3
-_DRAIN_MOST: Final = 5.0
+_DRAIN_TURN: Final = 0.05
+_DRAIN_IDLE_TURNS: Final = 6
+_DRAIN_MOST_TURNS: Final = 100
 
 
 class Child:
-    """A running trainer. Made by `Child.spawn`; `finished` waits for its end."""
+    """A running trainer. Made by `spawn`; `attach` starts reading; `finished` waits for its end."""
 
     def __init__(
         self,
@@ -46,13 +47,14 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._broken: asyncio.Future[None] = self._loop.create_future()
-        self._last_read = self._loop.time()
+        self._received = 0
+        """Chunks and items so far: tells whether something still comes."""
         self._transports: list[asyncio.ReadTransport] = []
         self._readers: list[asyncio.Task[None]] = []
         self.commands = CommandPipe(process.stdin, on_lost)
 
     @classmethod
-    async def spawn(
+    def spawn(
         cls,
         argv: Sequence[str],
         cwd: Path,
@@ -60,7 +62,10 @@ class Child:
         emit: Callable[[Item], None],
         on_lost: Callable[[int, str], None],
     ) -> "Child":
-        """Starts `argv` in a session of its own. Raises `OSError` when that cannot be."""
+        """Starts `argv` in a session of its own. Raises `OSError` when that cannot be.
+
+        Nothing is emitted before `attach`, so that the start can be told before all else.
+        """
         process = subprocess.Popen(
             argv,
             cwd=cwd,
@@ -71,9 +76,7 @@ class Child:
             bufsize=0,
             start_new_session=True,
         )
-        child = cls(process, emit, on_lost)
-        await child._attach()
-        return child
+        return cls(process, emit, on_lost)
 
     @property
     def pid(self) -> int:
@@ -119,7 +122,8 @@ class Child:
         for transport in self._transports:
             transport.close()
 
-    async def _attach(self) -> None:
+    async def attach(self) -> None:
+        """Starts reading both pipes and waiting for the end."""
         process = self._process
         assert process.stdout is not None
         assert process.stderr is not None
@@ -127,21 +131,24 @@ class Child:
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             stream = await self._open(pipe)
             kind: Literal["stdout", "stderr"] = "stdout" if name == "stdout" else "stderr"
-            reader = asyncio.create_task(self._read(kind, stream))
+            reader = asyncio.create_task(self._read(kind, stream), name=f"trainer-{name}")
             reader.add_done_callback(self._reader_ended)
             self._readers.append(reader)
 
     async def _open(self, pipe: IO[bytes]) -> asyncio.StreamReader:
         stream = asyncio.StreamReader()
         transport, _ = await self._loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(stream), pipe
+            lambda: _CountedProtocol(stream, self._count), pipe
         )
         self._transports.append(transport)
         return stream
 
+    def _count(self) -> None:
+        self._received += 1
+
     async def _read(self, name: Literal["stdout", "stderr"], stream: asyncio.StreamReader) -> None:
         def emit(item: Item) -> None:
-            self._last_read = self._loop.time()
+            self._count()
             self._emit(item)
 
         await read_stream(stream, stdout_items if name == "stdout" else stderr_items, emit)
@@ -149,13 +156,17 @@ class Child:
             self._emit(StreamEnded(name))
 
     async def _drain(self) -> None:
-        """A grandchild may hold the pipes open: wait only while something still comes."""
-        start = self._last_read = self._loop.time()
-        while True:
-            _, pending = await asyncio.wait(self._readers, timeout=_DRAIN_IDLE)
-            now = self._loop.time()
-            idle = now - self._last_read >= _DRAIN_IDLE
-            if not pending or idle or now - start > _DRAIN_MOST:
+        """A grandchild may hold the pipes open: wait only while something still comes.
+
+        Counted in turns of the event loop, each of which looks at the pipes, because on a busy
+        machine time passes without a look.
+        """
+        idle = 0
+        for _ in range(_DRAIN_MOST_TURNS):
+            before = self._received
+            _, pending = await asyncio.wait(self._readers, timeout=_DRAIN_TURN)
+            idle = idle + 1 if self._received == before else 0
+            if not pending or idle >= _DRAIN_IDLE_TURNS:
                 return
 
     def _reader_ended(self, reader: "asyncio.Task[None]") -> None:
@@ -175,3 +186,15 @@ class Child:
     def _set_exit(self, code: int) -> None:
         if not self._exit.done():
             self._exit.set_result(code)
+
+
+class _CountedProtocol(asyncio.StreamReaderProtocol):
+    """Tells of each chunk that comes."""
+
+    def __init__(self, stream: asyncio.StreamReader, on_chunk: Callable[[], None]) -> None:
+        super().__init__(stream)
+        self._on_chunk = on_chunk
+
+    def data_received(self, data: bytes) -> None:
+        self._on_chunk()
+        super().data_received(data)

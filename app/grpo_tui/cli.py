@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -194,7 +195,7 @@ def _ascii(options: argparse.Namespace) -> bool:
 
 
 def _model_name(words: Sequence[str]) -> str:
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         name, _, value = word.partition("=")
         if name in {"--model", "model"}:
             return Path(value or following).name
@@ -218,3 +219,7 @@ def _has_library(folders: Sequence[str]) -> bool:
     if not sys.platform.startswith("linux"):
         return True
     return any((Path(folder) / "lib" / "libmlx.so").exists() for folder in folders)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,8 @@ Nothing is written and no file is migrated: a file of any age is read as it is, 
 """
 
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +21,6 @@ from grpo_tui.record_files import is_finished, trainer_is_alive
 __all__ = ["DatabaseReader", "RecordError"]
 
 _TABLES = ("training_runs", "training_steps", "generations", "tool_calls", "evaluations")
-MAX_PAGE = 500
-"""Rows of one page; SQLite takes a limited number of values in one question."""
 
 
 class DatabaseReader:
@@ -98,7 +97,7 @@ class DatabaseReader:
         return await self._keys(sql.step_ids(run_id, newest_first=newest_first))
 
     async def steps(self, ids: Sequence[int]) -> dict[int, rows.StepRow]:
-        """At most `MAX_PAGE` steps, by key."""
+        """A page of steps, by key."""
         found = [
             parse.step(row) for row in await self._ask(sql.steps_by_id(self._tables, tuple(ids)))
         ]
@@ -106,22 +105,24 @@ class DatabaseReader:
 
     async def step_series(
         self, run_id: str, after_step: int = -1
-    ) -> AsyncIterator[list[rows.StepRow]]:
+    ) -> AsyncGenerator[list[rows.StepRow], None]:
         """Steps after `after_step`, oldest first, in chunks: what charts are restored from."""
         question = sql.steps_after(self._tables, run_id, after_step)
-        async for chunk in self._connection.stream(question.sql, question.values):
-            yield [parse.step(row) for row in chunk]
+        async with aclosing(self._stream(question)) as chunks:
+            async for chunk in chunks:
+                yield [parse.step(row) for row in chunk]
 
     async def generation_ids(
         self, run_id: str, query: rows.GenerationQuery
-    ) -> AsyncIterator["array[int]"]:
+    ) -> AsyncGenerator["array[int]", None]:
         """The keys of the completions that `query` selects, in its order, in chunks."""
         question = sql.generation_ids(self._tables, run_id, query)
-        async for chunk in self._connection.stream(question.sql, question.values):
-            yield array("q", (row[0] for row in chunk))
+        async with aclosing(self._stream(question)) as chunks:
+            async for chunk in chunks:
+                yield array("q", (row[0] for row in chunk))
 
     async def generations(self, ids: Sequence[int]) -> dict[int, rows.GenerationRow]:
-        """At most `MAX_PAGE` completions as lists show them, by key."""
+        """A page of completions as lists show them, by key."""
         question = sql.generations_by_id(self._tables, tuple(ids))
         found = [parse.generation_row(row) for row in await self._ask(question)]
         return {generation.id: generation for generation in found}
@@ -150,8 +151,12 @@ class DatabaseReader:
     async def _ask(self, question: sql.Question) -> list[Row]:
         return await self._connection.fetch(question.sql, question.values)
 
+    def _stream(self, question: sql.Question) -> AsyncGenerator[list[Row], None]:
+        return self._connection.stream(question.sql, question.values)
+
     async def _keys(self, question: sql.Question) -> "array[int]":
         keys = array("q")
-        async for chunk in self._connection.stream(question.sql, question.values):
-            keys.extend(row[0] for row in chunk)
+        async with aclosing(self._stream(question)) as chunks:
+            async for chunk in chunks:
+                keys.extend(row[0] for row in chunk)
         return keys

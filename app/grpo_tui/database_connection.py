@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -102,12 +102,20 @@ class Connection:
             self.milliseconds = (time.perf_counter() - started) * 1000
             return [tuple(row) for row in rows]
 
-    async def stream(self, sql: str, parameters: Sequence[object] = ()) -> AsyncIterator[list[Row]]:
+    async def stream(
+        self, sql: str, parameters: Sequence[object] = ()
+    ) -> AsyncGenerator[list[Row], None]:
         """The rows of a question that has many, in chunks; other questions go in between."""
         started = time.perf_counter()
         async with self._turn:
             opening = asyncio.ensure_future(self._database.execute(sql, parameters))
-            cursor = await self._finish(opening)
+            try:
+                cursor = await self._finish(opening)
+            except asyncio.CancelledError:
+                # An interrupt holds for as long as any cursor of the connection is open.
+                if not opening.cancelled() and opening.exception() is None:
+                    await opening.result().close()
+                raise
         try:
             while True:
                 async with self._turn:

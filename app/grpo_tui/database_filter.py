@@ -1,15 +1,22 @@
-"""What a person types to narrow a run's completions: words, and `reward<0.3 fin:length step:4..9`.
+"""What a person asks of a run's completions: an order, words, `reward<0.3 fin:length step:4..9`.
 
 The same language as the filter of the live samples; here it becomes a question to the record.
 """
 
 import re
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, cast, get_args
 
-from grpo_tui.database_rows import Bound, BoundField, BoundSign, GenerationQuery
+from grpo_tui.database_rows import Bound, BoundField, BoundSign, GenerationOrder, GenerationQuery
 
 MAX_WORDS: Final = 8
+ORDERS: Final[tuple[GenerationOrder, ...]] = get_args(GenerationOrder)
+REVERSED: Final[dict[GenerationOrder, GenerationOrder]] = {
+    "newest": "oldest",
+    "oldest": "newest",
+    "best": "worst",
+    "worst": "best",
+}
 _COMPARE: Final = re.compile(r"(reward|tok|adv|step)(<=|>=|<|>|=)(-?(?:\d+\.?\d*|\.\d+))")
 _STEPS: Final = re.compile(r"step:(\d{1,15})(?:\.\.(\d{1,15}))?")
 
@@ -20,6 +27,11 @@ def narrowed(query: GenerationQuery, text: str) -> GenerationQuery:
     for word in text.split()[:MAX_WORDS]:
         query = _add(query, word)
     return query
+
+
+def neighbour(order: GenerationOrder, direction: int) -> GenerationOrder:
+    """The order after `order`, or before it for -1; the last is followed by the first."""
+    return ORDERS[(ORDERS.index(order) + direction) % len(ORDERS)]
 
 
 def _add(query: GenerationQuery, word: str) -> GenerationQuery:

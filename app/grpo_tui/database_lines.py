@@ -28,8 +28,8 @@ Piece = str | tuple[str, str]
 def run_line(entry: RunEntry, width: int, glyphs: Glyphs) -> Content:
     """Name, status, last step, its reward, and when it began, as far as there is room."""
     if entry.run is None:
-        name = clean_line(entry.database.parent.name or "/", 60)
-        error = clean_line(entry.error or "", 400)
+        name = safe_line(entry.database.parent.name or "/", 60, glyphs)
+        error = safe_line(entry.error or "", 400, glyphs)
         return Content.assemble(("! ", "$text-error"), name, "  ", (error, "$text-error"))
     run = entry.run
     pieces: list[Piece] = [_status(run.status, glyphs)]
@@ -45,7 +45,7 @@ def run_line(entry: RunEntry, width: int, glyphs: Glyphs) -> Content:
         pieces.append(column)
         room -= _length([column])
     name_width = max(1, width - _length(pieces))
-    name = set_cell_size(clean_line(run_name(entry), name_width), name_width)
+    name = set_cell_size(safe_line(run_name(entry), name_width, glyphs), name_width)
     return Content.assemble(name, *pieces)
 
 
@@ -59,7 +59,7 @@ def run_id(run: RunRow | None) -> str:
     return "" if run is None else run.id
 
 
-def step_line(row: StepRow, width: int) -> Content:
+def step_line(row: StepRow, width: int, glyphs: Glyphs) -> Content:
     """Step, reward, loss and the share of completions that were cut."""
     clipped = row.metrics.get("completions/clipped_ratio")
     pieces: list[Piece] = [
@@ -73,7 +73,7 @@ def step_line(row: StepRow, width: int) -> Content:
     if row.total_tokens is not None:
         columns.append([(" tok ", DIM), f"{integer(row.total_tokens):<8}"])
     if row.state != "done":
-        columns.insert(0, [(f" {clean_line(row.state, 10)}", "$text-warning")])
+        columns.insert(0, [(f" {safe_line(row.state, 10, glyphs)}", "$text-warning")])
     room = width - _length(pieces)
     for column in columns:
         if room < _length(column):
@@ -85,7 +85,7 @@ def step_line(row: StepRow, width: int) -> Content:
 
 def generation_line(row: GenerationRow, width: int, glyphs: Glyphs, *, with_step: bool) -> Content:
     """Place in the batch, reward, advantage, tokens, finish reason, and the texts' beginnings."""
-    finish = _FINISH_WORDS.get(row.finish_reason) or clean_line(row.finish_reason, 4)
+    finish = _FINISH_WORDS.get(row.finish_reason) or safe_line(row.finish_reason, 4, glyphs)
     cut = row.finish_reason in ("length", "repetition")
     advantage = "" if row.advantage is None else f"{row.advantage:+.2f}"
     pieces: list[Piece] = [
@@ -99,9 +99,9 @@ def generation_line(row: GenerationRow, width: int, glyphs: Glyphs, *, with_step
     room = max(0, width - _length(pieces))
     share = min(26, room // 3)
     if share >= _MIN_NAME:
-        pieces.append((set_cell_size(clean_line(row.prompt, share), share), DIM))
+        pieces.append((set_cell_size(safe_line(row.prompt, share, glyphs), share), DIM))
         pieces.append((f" {glyphs.separator} ", "$foreground 40%"))
-    pieces.append(clean_line(row.completion, max(1, room)))
+    pieces.append(safe_line(row.completion, max(1, room), glyphs))
     return Content.assemble(*pieces)
 
 
@@ -114,10 +114,19 @@ def group_label(batch_index: int, group_index: int) -> str:
 def _status(status: str, glyphs: Glyphs) -> tuple[str, str]:
     known = _STATUSES.get(status)
     if known is None:
-        return f" ? {clean_line(status, 9):<9}", "$text-warning"
+        return f" ? {safe_line(status, 9, glyphs):<9}", "$text-warning"
     sign, style = known
-    glyph = sign.ascii_glyph if glyphs.raster == "ascii" else sign.glyph
+    glyph = sign.ascii_glyph if _is_ascii(glyphs) else sign.glyph
     return f" {glyph} {sign.word:<9}", style
+
+
+def safe_line(text: str, limit: int, glyphs: Glyphs) -> str:
+    """Hostile `text` in one line, with the signs that `glyphs` may draw."""
+    return clean_line(text, limit, ascii_only=_is_ascii(glyphs))
+
+
+def _is_ascii(glyphs: Glyphs) -> bool:
+    return glyphs.raster == "ascii"
 
 
 def _when(milliseconds: int) -> str:

@@ -15,7 +15,7 @@ def describe_exit(returncode: int) -> str:
     except ValueError:
         name = f"signal {number}"
     if name == "SIGKILL":
-        return "killed by SIGKILL; if nobody did that, the machine ran out of memory"
+        return "killed by SIGKILL; unless somebody did that, the machine was out of memory"
     return f"killed by {name}"
 
 

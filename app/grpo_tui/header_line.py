@@ -134,4 +134,6 @@ def warning_count(state: RunState) -> int:
     faults = state.faults
     broken = sum(bool(series) and series.last is None for series in state.series.values())
     dropped = (faults.dropped_steps, faults.dropped_generations, faults.dropped_logs)
-    return faults.malformed + faults.oversized + faults.invalid_utf8 + sum(map(bool, dropped)) + broken
+    return (
+        faults.malformed + faults.oversized + faults.invalid_utf8 + sum(map(bool, dropped)) + broken
+    )

@@ -49,20 +49,23 @@ _KNOWN: Final = (
     MetricSpec(names.PERPLEXITY, "perplexity"),
     MetricSpec(names.TOKEN_ACCURACY, "tok accuracy", percent),
 )
+_EVAL: Final = "eval/"
 _BY_NAME: Final = {spec.name: spec for spec in (*_FIRST, *_KNOWN)}
 
 
 def specs_for(present: Iterable[str]) -> list[MetricSpec]:
-    """What to show when the metrics `present` are known: reward, its parts, the known, the rest."""
+    """Reward, its parts, evaluations, what is known, the rest, of the metrics `present`."""
     there = dict.fromkeys(present)
     parts = [name for name in there if _reward_function(name)]
+    evaluations = [name for name in there if name.startswith(_EVAL)]
     known = [spec for spec in _KNOWN if spec.name in there]
-    rest = [name for name in there if name not in _BY_NAME and name not in parts]
+    shown = {*_BY_NAME, *parts, *evaluations}
+    rest = [name for name in there if name not in shown]
     return [
         *(spec for spec in _FIRST if spec.name in there),
-        *(MetricSpec(name, clean_line(_part_title(name)), better="up") for name in parts),
+        *map(spec_of, (*parts, *evaluations)),
         *known,
-        *(MetricSpec(name, clean_line(name)) for name in rest),
+        *map(spec_of, rest),
     ]
 
 
@@ -70,8 +73,12 @@ def spec_of(name: str) -> MetricSpec:
     """How the metric `name` is shown."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    title = _part_title(name) if _reward_function(name) else name
-    return MetricSpec(name, clean_line(title))
+    if part := _reward_function(name):
+        # Indented, because it is a part of the line above.
+        return MetricSpec(name, clean_line(f"  {part}"), better="up")
+    if name.startswith(_EVAL):
+        return MetricSpec(name, clean_line(f"eval {name.rpartition('/')[2]}"))
+    return MetricSpec(name, clean_line(name))
 
 
 def _reward_function(name: str) -> str:
@@ -79,7 +86,3 @@ def _reward_function(name: str) -> str:
     if name.startswith("rewards/") and name.endswith("/mean"):
         return name.removeprefix("rewards/").removesuffix("/mean")
     return ""
-
-
-def _part_title(name: str) -> str:
-    return f"{_reward_function(name)} rwd"

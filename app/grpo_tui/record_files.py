@@ -59,9 +59,8 @@ def closed(database: Path) -> None:
     if _opened_here[key] > 0:
         return
     del _opened_here[key]
-    if is_finished(database):
-        with suppress(OSError):
-            _remove_unless_open_elsewhere(database)
+    with suppress(OSError):
+        _remove_unless_open_elsewhere(database)
 
 
 def _remove_unless_open_elsewhere(database: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from grpo_protocol.config import SampleDisplay
-from grpo_protocol.messages import Complete, Failed, Hello, Phase
+from grpo_protocol.messages import Hello, Phase
 from grpo_tui.command_log import CommandLog
 from grpo_tui.log_book import LogBook
 from grpo_tui.notices import QuitStage, RestartScheduled
@@ -160,8 +160,8 @@ class RunState:
     quit: QuitStage | None = None
     loop_started: bool = False
     paused: bool = False
-    completed: Complete | None = None
-    failed: Failed | None = None
+    has_failed: bool = False
+    """The trainer itself has said that the run failed."""
     failure: str | None = None
     """Why the run ended badly, in one line."""
     last_stderr: str | None = None

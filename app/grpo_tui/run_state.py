@@ -32,8 +32,10 @@ from grpo_protocol.messages import (
     Step,
 )
 from grpo_tui import notices
-from grpo_tui.apply_process import apply_answer, apply_notice, apply_text
-from grpo_tui.apply_training import StoredStep, apply_loop, apply_setup, restore_steps
+from grpo_tui.apply_answers import apply_answer, apply_text
+from grpo_tui.apply_process import apply_notice
+from grpo_tui.apply_training import apply_loop, apply_setup
+from grpo_tui.history import StoredStep, restore_steps
 from grpo_tui.notices import Item, Notice
 from grpo_tui.run_model import RunState
 from grpo_tui.run_status import RunStatus

@@ -22,7 +22,9 @@ def summary_lines(state: RunState) -> list[str]:
     folder = run_folder(state)
     if folder is None:
         return []
-    word = "goes on without the dashboard" if state.detached else state.status.word
+    word = (RunStatus.CRASHED if state.restart else state.status).word
+    if state.detached:
+        word = "goes on without the dashboard"
     first = f"run {state.run_name or folder.name}: {word} after {state.progress.step} steps"
     saved = state.last_checkpoint
     if state.detached:

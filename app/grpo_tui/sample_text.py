@@ -30,17 +30,17 @@ def finish_word(sample: Sample) -> str:
 
 
 def title_line(sample: Sample) -> Content:
-    """Step, group, reward and what it is made of, advantage, tokens, finish reason."""
-    parts = " + ".join(f"{name} {number(value)}" for name, value in sample.rewards.items())
+    """Step, group, reward and that of each function before weights, advantage, size, end."""
+    parts = " ".join(f"{name} {number(value, 2)}" for name, value in sample.rewards.items())
     pieces: list[str | tuple[str, str]] = [
         (f"step {sample.step} {group_name(sample)}", HEADING),
         "  reward ",
-        (number(sample.reward), "bold"),
-        (f" = {parts}" if len(sample.rewards) > 1 else f" {parts}" if parts else "", DIM),
+        (number(sample.reward, 2), "bold"),
+        (f" ({parts})" if parts else "", DIM),
     ]
     if sample.advantage is not None:
-        pieces.append(f"  adv {sample.advantage:+.2f}")
-    pieces.append(f"  {sample.tokens} tok {finish_word(sample)}")
+        pieces.append(f" adv {sample.advantage:+.2f}")
+    pieces.append(f" {sample.tokens} tok {finish_word(sample)}")
     return Content.assemble(*pieces)
 
 
@@ -54,7 +54,7 @@ def group_line(sample: Sample, group: Sequence[Sample], width: int = 10_000) -> 
         return "no rewards in this group"
     spread = stdev(rewards) if len(rewards) > 1 else pstdev(rewards)
     flat = ", no spread: no gradient" if spread == 0 and len(rewards) > 1 else ""
-    head = f"group of {len(group)}: mean {number(fmean(rewards))} std {number(spread)}{flat} "
+    head = f"mean {number(fmean(rewards))} std {number(spread)}{flat} "
     full = head + _members(sample, group, advantages=True)
     return full if len(full) <= width else head + _members(sample, group, advantages=False)
 
@@ -62,11 +62,11 @@ def group_line(sample: Sample, group: Sequence[Sample], width: int = 10_000) -> 
 def _members(sample: Sample, group: Sequence[Sample], *, advantages: bool) -> str:
     cells = []
     for member in group:
-        text = number(member.reward)
+        text = number(member.reward, 2)
         if advantages and member.advantage is not None:
-            text += f" ({member.advantage:+.2f})"
-        cells.append(f"[{text}]" if member.number == sample.number else f" {text} ")
-    return "".join(cells)
+            text += f"({member.advantage:+.2f})"
+        cells.append(f"[{text}]" if member.number == sample.number else text)
+    return " " + " ".join(cells)
 
 
 def body_blocks(sample: Sample, *, compact: bool = False) -> list[Block]:
@@ -98,7 +98,7 @@ def _completion(sample: Sample) -> list[Block]:
     split = end + len("</think>")
     rest = text[split:]
     if rest.startswith("\n"):
-        rest = rest[1:]
+        split, rest = split + 1, rest[1:]
     blocks = [Block(text[:split], THINKING, indent=1, literal=True)]
     return [*blocks, Block(rest, indent=1, literal=True)] if rest else blocks
 

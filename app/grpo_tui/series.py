@@ -80,13 +80,19 @@ class Series:
         self._recount()
 
     def merge(self, points: Iterable[Point]) -> None:
-        """Adds points of steps that are not known yet, wherever they belong."""
-        known = set(self._steps)
-        own = [Point(*row) for row in self._rows()]
-        new = {point.step: point for point in points if point.step not in known}
+        """Adds points of steps that are not known yet, wherever they belong.
+
+        A held point without tokens comes from a summary; one that has them takes its place.
+        """
+        held = {point.step: point for point in self.points()}
+        new = {
+            point.step: point
+            for point in points
+            if point.step not in held or (point.tokens and not held[point.step].tokens)
+        }
         if not new:
             return
-        merged = sorted([*own, *new.values()], key=lambda point: point.step)
+        merged = sorted({**held, **new}.values(), key=lambda point: point.step)
         self._steps = array("q", (point.step for point in merged))
         self._times = array("d", (point.time for point in merged))
         self._tokens = array("q", (point.tokens for point in merged))

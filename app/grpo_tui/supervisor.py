@@ -178,13 +178,14 @@ class Supervisor:
         self._ladder = None
         self._sent.clear()
         try:
-            self._child = await Child.spawn(argv, self._cwd, self._env, self._emit, self._lost)
+            self._child = Child.spawn(argv, self._cwd, self._env, self._emit, self._lost)
         except (OSError, ValueError) as error:
             self._emit(SpawnFailed(f"cannot start {argv[0]}: {error}"))
             return None
         self._emit(ChildStarted(self._child.pid, self._restarts))
         for setting in list(self._settings.values()):
             self.send(setting)
+        await self._child.attach()
         finished = asyncio.ensure_future(self._child.finished())
         detached = asyncio.ensure_future(self._detached.wait())
         try:

@@ -90,3 +90,16 @@ def test_charts_are_filled_from_the_database_where_the_stream_told_nothing(feed:
     assert series["train_time"].points() == [(1, 0.5, 1000.0, 100)]
     assert series["kl"].points()[0].tokens == 200
     assert feed.state.totals.tokens == 300
+
+
+def test_recorded_steps_take_the_place_of_the_summary_that_a_resume_tells(feed: Feed) -> None:
+    feed(RESUME, step(4))
+    rows = [(n, n * 1000, 200, {"loss": 0.5, "mean_reward": 0.1 * n}) for n in (1, 2, 3)]
+    restore_steps(feed.state, rows)
+    points = feed.state.series["reward"].points()
+    assert [(point.step, point.time, point.tokens) for point in points[:3]] == [
+        (1, 1.0, 200),
+        (2, 2.0, 400),
+        (3, 3.0, 600),
+    ]
+    assert points[3].tokens == 700

@@ -12,7 +12,9 @@ from grpo_protocol.messages import (
     EpochEnd,
     EpochStart,
     Eval,
+    Failed,
     Generation,
+    Hello,
     Init,
     Log,
     PhaseChange,
@@ -184,7 +186,8 @@ def test_phase_of_the_running_step(feed: Feed) -> None:
 
 def test_evaluations_are_listed_and_charted(feed: Feed) -> None:
     feed(
-        Eval(10, "held-out", 200, {"accuracy": 0.5}), Eval(20, "held-out", 200, {"accuracy": None})
+        Eval(10, "held-out", 200, {"accuracy": 0.5}),
+        Eval(20, "held-out", 200, {"eval/accuracy": None}),
     )
     assert [(e.step, e.metrics) for e in feed.state.evaluations] == [
         (10, {"accuracy": 0.5}),
@@ -248,7 +251,16 @@ def test_hostile_texts_are_harmless_in_the_state(feed: Feed) -> None:
     )
     shown = repr(feed.state.config) + repr(list(feed.state.samples)) + repr(list(feed.state.logs))
     shown += repr(feed.state.marks) + repr(list(feed.state.series)) + repr(feed.state.evaluations)
-    shown += repr((feed.state.model, feed.state.loading_message, feed.state.database_path))
+    feed(Hello(1, evil, 1, [evil]), Failed(evil, 1, hint=evil))
+    shown += repr(
+        (
+            feed.state.hello,
+            feed.state.failure,
+            feed.state.model,
+            feed.state.loading_message,
+            feed.state.database_path,
+        )
+    )
     assert "\\x1b" not in shown
     assert "\\x07" not in shown
     assert "\\u202e" not in shown

@@ -35,6 +35,7 @@ def test_joiner_inside_an_emoji_stays_and_elsewhere_is_shown() -> None:
     assert clean(family) == family
     assert clean("👩🏽\u200d🚀") == "👩🏽\u200d🚀"
     assert clean("pass\u200dword") == "pass<U+200D>word"
+    assert clean("🎉\u202e🎉") == "🎉<U+202E>🎉"
 
 
 def test_every_control_character_is_caught() -> None:

@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+from textual.pilot import Pilot
+
 import fake_trainer
 from fake_events import step_events
-from run_feed import FakeClock
-from textual.pilot import Pilot
-from textual.widget import Widget
-
 from grpo_protocol.commands import Command
 from grpo_protocol.config import GRPOConfig, config_values
 from grpo_protocol.messages import EpochStart, Hello, Init, PhaseChange
 from grpo_tui.app import GrpoApp
 from grpo_tui.launch import LaunchPlan
 from grpo_tui.notices import ChildStarted, CommandSent, Item
+from grpo_tui.screens.live import LiveScreen
 from grpo_tui.supervisor import Supervisor
+from run_feed import FakeClock
 
 Size = tuple[int, int]
 _PATIENCE = 10.0
@@ -139,8 +139,11 @@ class Dashboard:
         assert found is not None, f"{words!r} is not on the screen\n{self.text}"
         return found
 
-    def widget(self, selector: str) -> Widget:
-        return self.app.screen.query_one(selector)
+    @property
+    def live(self) -> LiveScreen:
+        """The screen of the run, which must be the one in front."""
+        assert isinstance(self.app.screen, LiveScreen)
+        return self.app.screen
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from grpo_tui.database_rows import GenerationDetail
+from grpo_tui.glyphs import UNICODE, Glyphs
 from grpo_tui.screens.runs import RunsScreen
 from grpo_tui.themes import DARK
 from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
@@ -40,14 +41,14 @@ class RecordApp(App[None]):
 class RunsApp(App[None]):
     """Opens the Runs screen of a path."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, glyphs: Glyphs = UNICODE) -> None:
         super().__init__()
         self.register_theme(DARK)
         self.theme = DARK.name
-        self.path = path
+        self.path, self.glyphs = path, glyphs
 
     def on_mount(self) -> None:
-        self.push_screen(RunsScreen(self.path))
+        self.push_screen(RunsScreen(self.path, self.glyphs))
 
 
 def panes_of(app: App[None]) -> RecordPanes:

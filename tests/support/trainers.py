@@ -123,7 +123,7 @@ class TrainerProcess:
         return f"pid {self.pid}\nstdout: {self.stdout[-3000:]}\nstderr: {self.stderr[-3000:]}"
 
     def _ended(self) -> bool:
-        return bool(self._events) and isinstance(self._events[-1], Complete | Failed)
+        return any(isinstance(event, Complete | Failed) for event in self._events)
 
     def _take(self, chunk: bytes) -> None:
         with self._news:
@@ -210,15 +210,13 @@ def _fork_server() -> ForkServerContext:
     """Starts it: it has imported what a trainer imports, and has used nothing of it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainer_preload"])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    before = os.environ.get("PYTHONPATH", "")
+    # The server does not get our import path, and passes over a module that it cannot import.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
     try:
         forkserver.ensure_running()
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        os.environ["PYTHONPATH"] = before
     return context
 
 

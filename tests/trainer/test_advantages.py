@@ -1,34 +1,34 @@
 """Rewards to advantages, against the numbers of TRL's own code."""
 
 import math
+from itertools import chain
 
 import pytest
 
 from grpo_trainer.advantages import Scale, compute_advantages, mean_of, sample_std
 
-NONE = None
-REWARDS: list[float | None] = [1, 0, 0, 1, 2, 2, 2, 2, 0, 1, 3, NONE]
+REWARDS: list[float | None] = [1, 0, 0, 1, 2, 2, 2, 2, 0, 1, 3, None]
 
 
-@pytest.mark.parametrize(
-    ("scale", "expected"),
-    [
-        (
-            "group",
-            [0.865875, -0.865875, -0.865875, 0.865875, 0, 0, 0, 0]
-            + [-0.872814, -0.218204, 1.091018, 0],
-        ),
-        (
-            "batch",
-            [0.495467, -0.495467, -0.495467, 0.495467, 0, 0, 0, 0]
-            + [-1.321244, -0.330311, 1.651555, 0],
-        ),
-        ("none", [0.5, -0.5, -0.5, 0.5, 0, 0, 0, 0, -4 / 3, -1 / 3, 5 / 3, 0]),
+GOLDEN: dict[Scale, list[list[float]]] = {
+    "group": [
+        [0.865875, -0.865875, -0.865875, 0.865875],
+        [0, 0, 0, 0],
+        [-0.872814, -0.218204, 1.091018, 0],
     ],
-)
-def test_golden_values_of_trl(scale: Scale, expected: list[float]) -> None:
+    "batch": [
+        [0.495467, -0.495467, -0.495467, 0.495467],
+        [0, 0, 0, 0],
+        [-1.321244, -0.330311, 1.651555, 0],
+    ],
+    "none": [[0.5, -0.5, -0.5, 0.5], [0, 0, 0, 0], [-4 / 3, -1 / 3, 5 / 3, 0]],
+}
+
+
+@pytest.mark.parametrize("scale", GOLDEN)
+def test_golden_values_of_trl(scale: Scale) -> None:
     found = compute_advantages(REWARDS, 4, scale)
-    assert found.values == pytest.approx(expected, abs=1e-5)
+    assert found.values == pytest.approx(list(chain(*GOLDEN[scale])), abs=1e-5)
     assert found.zero_spread == [False, True, False]
     assert found.frac_zero_std == pytest.approx(1 / 3)
 
@@ -55,13 +55,13 @@ def test_M01_equal_rewards_give_exactly_zero(scale: Scale, reward: float) -> Non
 
 
 def test_M04_rows_without_reward_get_zero_and_take_no_part() -> None:
-    found = compute_advantages([NONE, 1.0, NONE, 0.0], 4)
+    found = compute_advantages([None, 1.0, None, 0.0], 4)
     assert found.values[0] == found.values[2] == 0.0
     assert found.values[1] == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-4))
     assert found.has_signal
 
 
-@pytest.mark.parametrize("rewards", [[NONE, NONE, NONE, 1.0], [NONE] * 4])
+@pytest.mark.parametrize("rewards", [[None, None, None, 1.0], [None] * 4])
 def test_M04_a_single_survivor_and_none_at_all_are_no_signal(rewards: list[float | None]) -> None:
     found = compute_advantages(rewards, 4)
     assert found.values == [0.0] * 4

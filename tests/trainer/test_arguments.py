@@ -49,7 +49,9 @@ def test_settings_win_over_the_file_and_the_file_over_the_command(tmp_path: Path
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('model = "a"\nreward = ["x.py"]\n')
-    config = parse("train", str(file), "--model", "b", "--reward", "y.py", "--reward", "z.py").config
+    config = parse(
+        "train", str(file), "--model", "b", "--reward", "y.py", "--reward", "z.py"
+    ).config
     assert config.model == "b"
     assert config.reward == ["y.py", "z.py"]
 
@@ -162,4 +164,6 @@ def test_help_describes_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     for key in config_keys():
         assert f"    {key.name} (" in text
         assert key.description in text
-    assert all(option in text for option in ("--model", "--data", "--reward", "--resume", "--events"))
+    assert all(
+        option in text for option in ("--model", "--data", "--reward", "--resume", "--events")
+    )

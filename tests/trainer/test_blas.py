@@ -14,7 +14,7 @@ from grpo_trainer.blas import Blas
 from python_process import run_python
 
 LOAD = """
-import json, os, sys, tempfile
+import ctypes, json, os, sys, tempfile
 from grpo_trainer import blas
 before = tempfile.gettempdir()
 found = blas.load()
@@ -23,6 +23,7 @@ print(json.dumps({
     "library": found.library, "problem": found.problem, "openblas": "openblas" in mapped,
     "kernels": os.environ.get("TMPDIR"), "before": before, "python": tempfile.gettempdir(),
     "compile": os.environ.get("MLX_DISABLE_COMPILE"), "mlx": "mlx.core" in sys.modules,
+    "global": hasattr(ctypes.CDLL(None), "cblas_sgemm"),
 }))
 """
 
@@ -58,6 +59,7 @@ def test_a_library_is_loaded_before_mlx(load: Load) -> None:
         pytest.skip("no OpenBLAS, MKL or BLIS here: apt install libopenblas0")
     assert found["problem"] is None
     assert not found["mlx"]
+    assert found["global"], "mlx would not see it"
     if "openblas" in found["library"]:
         assert found["openblas"]
 
@@ -92,7 +94,9 @@ def test_a_cache_that_cannot_be_made_costs_nothing(tmp_path: Path, load: Load) -
 
 
 @linux
-def test_a_kernel_that_a_crash_cut_is_removed_and_a_whole_one_kept(tmp_path: Path, load: Load) -> None:
+def test_a_kernel_that_a_crash_cut_is_removed_and_a_whole_one_kept(
+    tmp_path: Path, load: Load
+) -> None:
     folder = tmp_path / "grpo-tui" / "kernels" / "mlx" / "0.1" / "cpu"
     folder.mkdir(parents=True)
     whole = Path(_ctypes.__file__).read_bytes()

@@ -1,4 +1,4 @@
-"""The command: bad input is refused in one line before the model loads; exit codes tell the rest."""
+"""The command: bad input is refused in one line before the model loads; exit codes say how."""
 
 import json
 import os
@@ -138,9 +138,15 @@ def words_for(damage: Damage, folder: Path, model: Path) -> list[str]:
     return [word.replace(f"model={folder}", f"model={model}") for word in outcome]
 
 
-@pytest.mark.parametrize(("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_bad_input_is_refused_before_the_model_loads(
-    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path, damage: Damage, parts: list[str]
+    start_trainer: StartTrainer,
+    tmp_path: Path,
+    qwen3_folder: Path,
+    damage: Damage,
+    parts: list[str],
 ) -> None:
     trainer = start_trainer(words_for(damage, tmp_path, qwen3_folder))
     assert trainer.wait() == 2, str(trainer)
@@ -151,9 +157,15 @@ def test_bad_input_is_refused_before_the_model_loads(
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.parametrize(("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("damage", "parts"), REFUSALS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_bad_input_is_told_to_the_dashboard_as_well(
-    start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path, damage: Damage, parts: list[str]
+    start_trainer: StartTrainer,
+    tmp_path: Path,
+    qwen3_folder: Path,
+    damage: Damage,
+    parts: list[str],
 ) -> None:
     words = [*words_for(damage, tmp_path, qwen3_folder), "--events"]
     trainer = start_trainer(words)
@@ -202,7 +214,9 @@ def test_a_traceback_is_shown_with_debug_only(
 def test_R27_a_reward_that_fails_ends_the_run_with_1(
     start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
 ) -> None:
-    (tmp_path / "reward.py").write_text("def letters(completions, **_):\n    raise ValueError('no')\n")
+    (tmp_path / "reward.py").write_text(
+        "def letters(completions, **_):\n    raise ValueError('no')\n"
+    )
     trainer = start_trainer([*training_words(tmp_path, qwen3_folder), "--events"])
     assert trainer.wait() == 1
     last = trainer.events()[-1]

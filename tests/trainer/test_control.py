@@ -32,7 +32,7 @@ class Heard:
         return self.acks[-1]
 
     def pending(self) -> list[object]:
-        taken = []
+        taken: list[object] = []
         while found := self.control.take():
             taken.append(found.command)
         return taken
@@ -198,6 +198,15 @@ def test_R25_megabytes_of_junk_cost_one_answer() -> None:
     stdin.write(b"\nPAUSE\n")
     assert stdin.close() == [Pause()]
     assert len(stdin.heard.acks) == 2
+
+
+def test_R25_after_the_end_of_input_nobody_reads_on() -> None:
+    stdin = Input()
+    stdin.close()
+    for thread in threading.enumerate():
+        if thread.name == "commands":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 def test_a_descriptor_that_cannot_be_read_is_the_end_of_input() -> None:

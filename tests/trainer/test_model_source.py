@@ -63,12 +63,12 @@ def test_a_hub_id_may_be_a_model() -> None:
 def test_a_folder_without_config_or_weights_and_a_file_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    with pytest.raises(ConfigError, match="has no config.json; name an mlx-lm model"):
+    with pytest.raises(ConfigError, match=r"has no config\.json; name an mlx-lm model"):
         check_model_name(str(folder))
     (folder / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"has no model\*\.safetensors weights"):
         check_model_name(str(folder))
-    with pytest.raises(ConfigError, match="is a file; name the folder of an mlx-lm model"):
+    with pytest.raises(ConfigError, match=r"is a file; name the folder of an mlx-lm model"):
         check_model_name(str(folder / "config.json"))
 
 
@@ -124,16 +124,22 @@ def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
 class Response:
     """As much of an HTTP response as the hub's errors look at."""
 
-    headers: dict[str, str] = {}
-    request = None
-    status_code = 403
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.request = None
+        self.status_code = 403
+
+
+def refused(kind: Any, message: str) -> Exception:
+    error: Exception = kind(message, response=Response())
+    return error
 
 
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (GatedRepoError("gated", response=Response()), "accept its terms on the hub, then set HF_TOKEN"),  # type: ignore[arg-type]
-        (RepositoryNotFoundError("gone", response=Response()), "set HF_TOKEN if private"),  # type: ignore[arg-type]
+        (refused(GatedRepoError, "gated"), "accept its terms on the hub, then set HF_TOKEN"),
+        (refused(RepositoryNotFoundError, "gone"), "set HF_TOKEN if private"),
         (LocalEntryNotFoundError("offline\nmore"), "without network, name a local folder"),
         (ConnectionError("unreachable"), "without network, name a local folder"),
     ],

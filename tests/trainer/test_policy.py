@@ -41,7 +41,9 @@ def test_adapters_alone_are_trained_and_start_as_a_no_op() -> None:
     plain = load(config_of(fine_tune_type="full"))
     ids = mx.array([[1, 2, 3]])
     assert mx.allclose(policy.model(ids), plain.model(ids), atol=1e-6).item()
-    assert policy.num_trainable == sum(w.size for _, w in leaves(policy.model.trainable_parameters()))
+    assert policy.num_trainable == sum(
+        w.size for _, w in leaves(policy.model.trainable_parameters())
+    )
     assert plain.num_trainable == sum(w.size for _, w in leaves(plain.model.parameters()))
 
 

@@ -1,10 +1,10 @@
 """Who hears what: the two modes, what is said before anyone listens, and how often."""
 
+import pytest
+
 from grpo_protocol import Event, GRPOConfig
 from grpo_protocol.messages import Complete, Log, PhaseChange, Status
 from grpo_trainer.reporter import Reporter, event_mode
-
-import pytest
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,16 @@ def test_without_a_config_the_environment_decides() -> None:
 
 
 def opened() -> tuple[Reporter, list[Event]]:
-    reporter, heard = Reporter(), []
+    reporter = Reporter()
+    heard: list[Event] = []
     reporter.open(events=False, console=None)
     reporter.listen(heard.append)
     return reporter, heard
 
 
 def test_what_is_said_too_early_is_told_in_order() -> None:
-    reporter, heard = Reporter(), []
+    reporter = Reporter()
+    heard: list[Event] = []
     reporter.listen(heard.append)
     reporter.status("loading")
     reporter.log("warn", "slow")

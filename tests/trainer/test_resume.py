@@ -35,8 +35,6 @@ def run(start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path) -> Any:
             "max_steps": STEPS,
             "save_interval": 5,
             "learning_rate": 1e-3,
-            "eval_data": tmp_path / "data.jsonl",
-            "eval_interval": 3,
             **settings,
         }
         words = tuple(training_words(tmp_path, qwen3_folder, **settings)) + words
@@ -50,14 +48,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def rows_of(folder: Path) -> list[tuple[Any, ...]]:
-    """Steps, completions and evaluations, without ids, times, rates and memory."""
+    """Steps and completions, without ids, times, rates and memory."""
     with sqlite3.connect(folder / "outputs.db") as db:
         db.row_factory = sqlite3.Row
         queries = [
             "SELECT * FROM training_steps ORDER BY step",
             """SELECT training_steps.step, generations.* FROM generations JOIN training_steps
                ON step_id = training_steps.id ORDER BY step, batch_index, group_index""",
-            "SELECT * FROM evaluations ORDER BY step",
         ]
         rows = [(n, dict(row)) for n, query in enumerate(queries) for row in db.execute(query)]
     return [(n, *sorted(_without_measures(row).items())) for n, row in rows]

@@ -1,7 +1,6 @@
 """Sampling: what a row is may depend on its prompt, seed, step and place, and on nothing else."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -17,10 +16,13 @@ from grpo_trainer.rollout import (
     decode_greedily,
     sample_groups,
 )
+from grpo_trainer.trees import number
 from tiny_model import VOCABULARY, Kind, tiny_model
 
 # Unlike lengths: 1, 3, 11 and 30 tokens.
-PROMPTS = [[(7 * row + 3 * place) % 256 for place in range(n)] for row, n in enumerate((1, 3, 11, 30))]
+PROMPTS = [
+    [(7 * row + 3 * place) % 256 for place in range(n)] for row, n in enumerate((1, 3, 11, 30))
+]
 
 
 @pytest.fixture(scope="module", params=["qwen3", "llama"])
@@ -80,9 +82,9 @@ def test_M33_one_token_is_a_completion(model: Any) -> None:
 
 def test_a_row_depends_on_seed_step_and_place_alone(model: Any) -> None:
     together = ids(sample_groups(model, PROMPTS, 3, options(), step=5))
-    for number, prompt in enumerate(PROMPTS):
-        alone = sample_groups(model, [prompt], 3, options(), step=5, first_row=3 * number)
-        assert ids(alone) == together[3 * number : 3 * number + 3]
+    for place, prompt in enumerate(PROMPTS):
+        alone = sample_groups(model, [prompt], 3, options(), step=5, first_row=3 * place)
+        assert ids(alone) == together[3 * place : 3 * place + 3]
     assert ids(sample_groups(model, PROMPTS, 3, options(), step=5)) == together
 
 
@@ -117,7 +119,7 @@ def test_M09_tokens_follow_the_distribution_at_the_temperature(
     entropy = -(probabilities * logprobs).sum()
     spread = mx.sqrt((probabilities * (logprobs + entropy).square()).sum())
     drawn = logprobs[mx.array([completion.token_ids[0] for completion in found])]
-    assert abs((drawn.mean() + entropy).item()) < 4 * spread.item() / math.sqrt(draws)
+    assert abs(number(drawn.mean() + entropy)) < 4 * number(spread) / math.sqrt(draws)
 
 
 class Listener:
@@ -150,11 +152,11 @@ def test_M09_training_scores_tokens_as_the_rollout_did(model: Any, temperature: 
     rows = [TrainingRow(PROMPTS[n // 2], c.token_ids, 1.0) for n, c in enumerate(found)]
     batch = _to_tensors(rows)
     trained, _ = score_tokens(model, batch, temperature)
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         start = len(row.prompt_ids) - 1
-        of_row = trained[number, start : start + len(row.completion_ids)]
-        assert mx.abs(of_row - sampled[number]).max().item() < 1e-4
-        assert batch.mask_B_T[number].sum().item() == len(row.completion_ids)
+        of_row = trained[index, start : start + len(row.completion_ids)]
+        assert number(mx.abs(of_row - sampled[index]).max()) < 1e-4
+        assert batch.mask_B_T[index].sum().item() == len(row.completion_ids)
 
 
 def test_a_long_prompt_is_read_in_pieces(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from grpo_trainer import trainer as trainer_module
 from grpo_trainer.checkpoint import load_checkpoint, read_state
 from grpo_trainer.errors import TrainingError
 from grpo_trainer.learner import TrainingRow
+from grpo_trainer.run import Run
 from grpo_trainer.tensor_file import read_tensors
 from grpo_trainer.trainer import GRPOTrainer
 from learners import are_identical, copy_of
@@ -188,7 +189,9 @@ def test_M04_abstaining_is_not_a_reward_of_zero(tmp_path: Path) -> None:
     assert rewards == [None, 1, 2, 3, None, 5, 6, 7]
 
 
-def break_gradients(library: Library, steps: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def break_gradients(
+    library: Library, steps: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Makes the loss of these steps NaN."""
     update = library.trainer.learner.update
 
@@ -281,7 +284,9 @@ def test_epochs_begin_and_end_with_the_means_of_their_steps(tmp_path: Path) -> N
         mean = sum(step.mean_reward for step in steps[first : first + 2]) / 2
         assert end.avg_reward == pytest.approx(mean)
         assert end.epoch_time_secs > 0
-    kinds = [type(event) for event in library.events if isinstance(event, EpochStart | EpochEnd | Step)]
+    kinds = [
+        type(event) for event in library.events if isinstance(event, EpochStart | EpochEnd | Step)
+    ]
     assert kinds == [EpochStart, Step, Step, EpochEnd] * 2
 
 
@@ -367,14 +372,14 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(tmp_path, save_interval=1)
-    save = trainer_module.Run.save
+    save = Run.save
 
     def fail_at_2(self: Any, kind: Any, name: str | None = None) -> Path:
         if self.step == 2:
             raise OSError("disk full")
         return save(self, kind, name)
 
-    monkeypatch.setattr(trainer_module.Run, "save", fail_at_2)
+    monkeypatch.setattr(Run, "save", fail_at_2)
     assert library.train().status == "completed"
     assert any("step 2 could not be saved: disk full" in text for text in library.logs("error"))
 
@@ -387,7 +392,7 @@ def test_a_final_checkpoint_that_cannot_be_written_is_a_failure(
     def fail(self: Any, kind: Any, name: str | None = None) -> Path:
         raise OSError("disk full")
 
-    monkeypatch.setattr(trainer_module.Run, "save", fail)
+    monkeypatch.setattr(Run, "save", fail)
     with pytest.raises(TrainingError, match="checkpoint cannot be saved: disk full"):
         library.train()
 

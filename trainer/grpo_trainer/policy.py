@@ -70,6 +70,7 @@ def load_policy(config: GRPOConfig, on_status: Callable[[str], None]) -> Policy:
         lora_parameters = _add_adapters(model, config)
     else:
         _unfreeze_everything(model)
+    model.eval()  # new adapters start in training mode, and rollouts come first
     weights = tree_map(lambda w: w.astype(mx.float32), model.trainable_parameters())
     policy = Policy(
         model=model,

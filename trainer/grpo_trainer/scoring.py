@@ -30,4 +30,7 @@ def batch_for_rewards(
 
 def completion_text(completion: Completion, tokenizer: Any) -> str:
     """What the model wrote, without the token that ended it and without special tokens."""
-    return str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+    ids = completion.token_ids
+    # What ends a row need not be among the tokenizer's special tokens.
+    written = ids[:-1] if completion.finish_reason == "stop" else ids
+    return str(tokenizer.decode(written, skip_special_tokens=True))

@@ -13,6 +13,12 @@ class Dialog(ModalScreen[ResultT]):
 
     CSS_PATH = "dialog.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c,ctrl+q", "app.quit", "Quit", show=False, id="dialog.quit",
-                tooltip="Quit, stop or detach"),
+        Binding(
+            "ctrl+c,ctrl+q",
+            "app.quit",
+            "Quit",
+            show=False,
+            id="dialog.quit",
+            tooltip="Quit, stop or detach",
+        ),
     ]

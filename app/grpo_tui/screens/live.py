@@ -5,10 +5,9 @@ from typing import ClassVar, Final
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Static
 
@@ -17,7 +16,9 @@ from grpo_tui.glyphs import Glyphs
 from grpo_tui.layouts import LAYOUTS, layout_for
 from grpo_tui.metric_names import REWARD
 from grpo_tui.run_model import RunState
+from grpo_tui.screens.chart_actions import ChartActions
 from grpo_tui.screens.generation import GenerationScreen
+from grpo_tui.screens.live_keys import LIVE_KEYS, TABS
 from grpo_tui.screens.sample_detail import SampleDetail
 from grpo_tui.widgets.config_view import ConfigView
 from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
@@ -32,63 +33,16 @@ from grpo_tui.widgets.run_header import RunHeader
 from grpo_tui.widgets.samples_tab import SamplesTab
 from grpo_tui.widgets.tab_bar import Tab, TabBar
 
-TABS: Final = ("logs", "samples", "config", "database", "charts")
 _ROOMY: Final = 160
 
 
-class LiveScreen(Screen[None]):
+class LiveScreen(ChartActions):
     """Shows the run state; asks the app for what changes the run."""
 
     CSS_PATH = "live.tcss"
     AUTO_FOCUS = None
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "app.pause", "Pause", id="run.pause", tooltip="Pause after the running step"),
-        Binding("r", "app.resume", "Resume", id="run.resume", tooltip="Go on training"),
-        Binding("s", "app.save", "Save", id="run.save", tooltip="Save a checkpoint now"),
-        Binding("c", "app.cancel_restart", "Cancel", id="restart.cancel",
-                tooltip="No automatic restart"),
-        Binding("a", "app.answer", "Answer", id="run.answer",
-                tooltip="Answer the trainer's question"),
-        Binding("m", "app.next_mode", "Mode", id="samples.mode",
-                tooltip="Completions sent and shown: best and worst, random, all"),
-        Binding("l", "level", "Level", id="logs.level", tooltip="Lowest log level shown"),
-        Binding("f", "follow", "Follow", id="view.follow",
-                tooltip="Follow the newest line or completion"),
-        Binding("w", "wrap", "Wrap", show=False, id="logs.wrap", tooltip="Wrap long log lines"),
-        Binding("slash", "filter", "Filter", key_display="/", id="view.filter",
-                tooltip="Filter: words, and for samples reward<0.3 fin:length step:4..9"),
-        Binding("enter", "open", "Open", key_display="Enter", id="view.open",
-                tooltip="Open the completion; chart the metric; restart now"),
-        Binding("x", "axis", "Axis", show=False, id="chart.axis",
-                tooltip="x axis: step, time or tokens"),
-        Binding("equals_sign", "smoothing", "EMA", show=False, key_display="=",
-                id="chart.smoothing", tooltip="Moving average: none, .6, .9, .99"),
-        Binding("L", "log_scale", "Log", show=False, id="chart.log",
-                tooltip="Linear or logarithmic y axis"),
-        Binding("plus", "zoom(1)", "Zoom in", show=False, key_display="+", id="chart.zoom_in",
-                tooltip="Chart: half as many steps"),
-        Binding("minus", "zoom(-1)", "Zoom out", show=False, key_display="-", id="chart.zoom_out",
-                tooltip="Chart: twice as many steps"),
-        Binding("0", "zoom(0)", "Whole", show=False, id="chart.zoom_reset",
-                tooltip="Chart: the whole run"),
-        Binding("z", "zoom_pane", "Zoom", show=False, id="view.zoom",
-                tooltip="The focused pane fills the screen, and back"),
-        Binding("tab", "tab(1)", "Next tab", show=False, id="tab.next", tooltip="Next tab"),
-        Binding("shift+tab", "tab(-1)", "Previous tab", show=False, id="tab.previous",
-                tooltip="Previous tab"),
-        *(
-            Binding(str(number), f"open_tab('{name}')", name.title(), show=False,
-                    id=f"tab.{name}", tooltip=f"{name.title()} tab")
-            for number, name in enumerate(TABS, start=1)
-        ),
-        Binding("f6", "pane(1)", "Next pane", show=False, id="pane.next", tooltip="Next pane"),
-        Binding("shift+f6", "pane(-1)", "Previous pane", show=False, id="pane.previous",
-                tooltip="Previous pane"),
-        Binding("question_mark", "app.help", "Help", key_display="?", id="app.help",
-                tooltip="All keys"),
-        Binding("q", "app.quit", "Quit", id="app.quit", tooltip="Quit, stop or detach"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = LIVE_KEYS
 
     def __init__(self, state: RunState, name: str, folder: Path, glyphs: Glyphs) -> None:
         super().__init__()
@@ -121,7 +75,6 @@ class LiveScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.set_class(self._glyphs.raster == "ascii", "-ascii")
         self._focus_tab()
         self.show_state(changed=True)
 
@@ -136,7 +89,7 @@ class LiveScreen(Screen[None]):
 
     def show_state(self, *, changed: bool) -> None:
         """Redraws what is visible; without `changed` only what moves with the clock."""
-        if not self.is_mounted:
+        if not self.is_mounted or not self.query(RunHeader):
             return
         self.query_one(RunHeader).refresh()
         for panel in self.query(ProgressPanel):
@@ -187,14 +140,18 @@ class LiveScreen(Screen[None]):
             "samples": integer(self._state.samples.received),
         }
         tabs = tuple(
-            Tab(name, name.title(), {"config": "Conf", "database": "DB"}.get(name, name.title()),
-                counts.get(name, ""))
+            Tab(
+                name,
+                name.title(),
+                {"config": "Conf", "database": "DB"}.get(name, name.title()),
+                counts.get(name, ""),
+            )
             for name in TABS
         )
         note = self._note()
         content = self.query_one(ContentSwitcher)
         framed = content.styles.border_bottom[0] not in {"", "none"}
-        content.border_subtitle = note if framed else None
+        content.border_subtitle = Content.assemble(note) if framed else None
         self.query_one(TabBar).show(tabs, self.tab, Content("") if framed else note)
 
     def _note(self) -> Content:
@@ -281,7 +238,9 @@ class LiveScreen(Screen[None]):
             case "open":
                 if self._state.restart is not None or self.query_one(MetricList).has_focus:
                     return True
-                return self.tab == "samples" and self.query_one(SamplesTab).table.current is not None
+                return (
+                    self.tab == "samples" and self.query_one(SamplesTab).table.current is not None
+                )
             case _:
                 return True
 
@@ -336,17 +295,3 @@ class LiveScreen(Screen[None]):
     @on(FilterBar.Closed)
     def _filter_closed(self) -> None:
         self._focus_tab()
-
-    # --- the chart's keys, which work from every pane
-
-    def action_axis(self) -> None:
-        self.query_one(MetricChart).cycle_axis()
-
-    def action_smoothing(self) -> None:
-        self.query_one(MetricChart).cycle_smoothing()
-
-    def action_log_scale(self) -> None:
-        self.query_one(MetricChart).toggle_log()
-
-    def action_zoom(self, change: int) -> None:
-        self.query_one(MetricChart).action_zoom(change)

@@ -49,7 +49,7 @@ class RunsScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        path = clean_line(str(self._path.absolute()))
+        path = clean_line(str(self._path.absolute()), ascii_only=self._glyphs.raster == "ascii")
         self.query_one("#runs-title", Static).update(
             Content.assemble(("grpo-tui", "bold"), f"  runs in {path}")
         )

@@ -24,12 +24,28 @@ class StopDialog(Dialog[None]):
     """Stays until the trainer is gone; hiding it changes nothing about the stop."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("K", "app.hurry", "Hurry", id="stop.hurry",
-                tooltip="Do not wait: the next, harder means now"),
-        Binding("ctrl+c,ctrl+q", "app.hurry", "Hurry", show=False, id="stop.again",
-                tooltip="Do not wait"),
-        Binding("escape", "dismiss", "Hide", id="stop.hide",
-                tooltip="Back to the screen while the trainer stops"),
+        Binding(
+            "K",
+            "app.hurry",
+            "Hurry",
+            id="stop.hurry",
+            tooltip="Do not wait: the next, harder means now",
+        ),
+        Binding(
+            "ctrl+c,ctrl+q",
+            "app.hurry",
+            "Hurry",
+            show=False,
+            id="stop.again",
+            tooltip="Do not wait",
+        ),
+        Binding(
+            "escape",
+            "dismiss",
+            "Hide",
+            id="stop.hide",
+            tooltip="Back to the screen while the trainer stops",
+        ),
     ]
 
     def __init__(self, state: RunState) -> None:
@@ -57,9 +73,8 @@ class StopDialog(Dialog[None]):
         lines = [Content(what)]
         if state.phase is not None:
             lines.append(Content.styled(f"Now: {phase_text(state.phase)}", "$foreground 60%"))
-        if stage.deadline is not None:
-            left = max(0, math.ceil(stage.deadline - state.clock()))
-            lines.append(Content.assemble((f"{left} s", "bold"), f" until {follows}"))
+        if (left := state.quit_remaining) is not None:
+            lines.append(Content.assemble((f"{math.ceil(left)} s", "bold"), f" until {follows}"))
         lines.append(Content(""))
         keys = "K do not wait" + (f", {follows} now" if follows else "")
         lines.append(Content.styled(f"{keys}    Esc hide", "$text-accent"))

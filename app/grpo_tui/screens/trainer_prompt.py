@@ -53,11 +53,22 @@ class TrainerPrompt(Dialog[tuple[str, ...] | None]):
 
     AUTO_FOCUS = "#choices"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "confirm", "Answer", key_display="Enter", id="prompt.confirm",
-                tooltip="Send the answer"),
+        Binding(
+            "enter",
+            "confirm",
+            "Answer",
+            key_display="Enter",
+            id="prompt.confirm",
+            tooltip="Send the answer",
+        ),
         Binding("space", "mark", "Mark", id="prompt.mark", tooltip="Mark, where several may be"),
-        Binding("escape", "dismiss(None)", "Later", id="prompt.later",
-                tooltip="Answer later; the trainer waits"),
+        Binding(
+            "escape",
+            "dismiss(None)",
+            "Later",
+            id="prompt.later",
+            tooltip="Answer later; the trainer waits",
+        ),
         Binding("q", "app.quit", "Quit", id="prompt.quit", tooltip="Quit, stop or detach"),
     ]
 
@@ -72,7 +83,9 @@ class TrainerPrompt(Dialog[tuple[str, ...] | None]):
             with ScrollPane(can_focus=False, id="message"):
                 yield Static(self.question.message, markup=False)
             yield ChoiceList(self.question, self._glyphs)
-            keys = "Space marks  Enter answers  Esc later" if several else "Enter answers  Esc later"
+            keys = (
+                "Space marks  Enter answers  Esc later" if several else "Enter answers  Esc later"
+            )
             yield Static(keys, classes="quiet", markup=False)
 
     def on_mount(self) -> None:

@@ -9,7 +9,10 @@ from grpo_tui.glyphs import UNICODE, Glyphs
 from grpo_tui.run_model import ConfigEntry, RunState
 from grpo_tui.widgets.row_list import RowList
 
-_DESCRIPTIONS: Final = {key.name: key.description for key in config_keys()}
+_DESCRIPTIONS: Final = {
+    "training_type": "Kind of training that the trainer does.",
+    **{key.name: key.description for key in config_keys()},
+}
 
 
 class ConfigView(RowList):
@@ -29,10 +32,18 @@ class ConfigView(RowList):
         groups: dict[str, list[ConfigEntry]] = {}
         for entry in state.config:
             groups.setdefault(entry.group, []).append(entry)
-        self._rows = [row for group, entries in groups.items() for row in (group, *entries)]
+        self._rows = []
+        for group, entries in groups.items():
+            self._rows += [group, *entries]
         if first:
             self.cursor = 1
         self.refresh_rows()
+
+    def action_move(self, rows: int) -> None:
+        super().action_move(rows)
+        if self._rows and isinstance(self._rows[self.cursor], str):
+            # A heading has nothing to tell.
+            super().action_move(1 if rows > 0 or self.cursor == 0 else -1)
 
     def count(self) -> int:
         return len(self._rows)

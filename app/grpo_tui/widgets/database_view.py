@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Final, Self, get_args
+from typing import ClassVar, Final, Self
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -20,13 +20,12 @@ from textual.widgets import Input, Static
 from textual.worker import Worker
 
 from grpo_tui.database import RecordError
-from grpo_tui.database_filter import narrowed
-from grpo_tui.database_lines import DIM
+from grpo_tui.database_filter import REVERSED, narrowed, neighbour
+from grpo_tui.database_lines import DIM, safe_line
 from grpo_tui.database_rows import GenerationDetail, GenerationOrder, GenerationRow, StepRow
 from grpo_tui.formatting import integer
 from grpo_tui.glyphs import UNICODE, Glyphs
 from grpo_tui.run_discovery import NoSuchPathError
-from grpo_tui.sanitize import clean_line
 from grpo_tui.widgets.record_follower import RecordFollower
 from grpo_tui.widgets.record_list import RecordList
 from grpo_tui.widgets.record_panes import GENERATIONS, RUNS, RecordPanes
@@ -37,13 +36,6 @@ NO_RECORD: Final = (
     "No record. The trainer names its record before the first step; "
     "with output_store.enabled = false it keeps none."
 )
-_ORDERS: Final[tuple[GenerationOrder, ...]] = get_args(GenerationOrder)
-_REVERSED: Final[dict[GenerationOrder, GenerationOrder]] = {
-    "newest": "oldest",
-    "oldest": "newest",
-    "best": "worst",
-    "worst": "best",
-}
 
 
 @dataclass
@@ -67,7 +59,8 @@ class DatabaseView(Container):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back", id="record.back", tooltip="End the filter; one list up"),
+        Binding("escape", "back", "Back", key_display="Esc", id="record.back",
+                tooltip="End the filter; one list up"),
         Binding("w", "whole_run", "Whole run", id="record.whole_run",
                 tooltip="Completions of the whole run, or of one step"),
         Binding("slash", "filter", "Filter", key_display="/", id="record.filter",
@@ -93,6 +86,8 @@ class DatabaseView(Container):
         self._runs_due = True
         self._was_whole_run = False
         self._busy = False
+        self._wants_focus = False
+        self._could_go_back = False
         self._error = ""
 
     def compose(self) -> ComposeResult:
@@ -122,6 +117,8 @@ class DatabaseView(Container):
         `None` says that nothing is recorded.
         """
         self._follower.open(path, run_id)
+        for field in self.query(Input):
+            field.value = ""
         self._start(runs_due=True)
 
     def close(self) -> None:
@@ -129,9 +126,14 @@ class DatabaseView(Container):
         self.open(None)
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        """Gives the keys to the list that is in use."""
+        """Gives the keys to the list that is in use, once there is something in it."""
+        self._wants_focus = True
         self._panes.focus(scroll_visible)
         return self
+
+    def _take_focus(self) -> None:
+        if self.is_on_screen and self.screen.focused is None:
+            self._panes.focus()
 
     # --- following the record
 
@@ -204,13 +206,12 @@ class DatabaseView(Container):
     # --- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "back":
-            # At the top the key belongs to the screen.
-            return self.has_class("-filtering") or self._can_go_back()
-        return True
+        # At the top Esc belongs to the screen.
+        return action != "back" or self._can_go_back()
 
     def _can_go_back(self) -> bool:
-        return self._follower.query.is_filtered or self._panes.level > RUNS
+        is_filtering = self.has_class("-filtering") or self._follower.query.is_filtered
+        return is_filtering or self._panes.level > RUNS
 
     def action_back(self) -> None:
         if self.has_class("-filtering"):
@@ -226,11 +227,10 @@ class DatabaseView(Container):
         self._start()
 
     def action_sort(self, direction: int) -> None:
-        index = _ORDERS.index(self._follower.query.order) + direction
-        self._order(_ORDERS[index % len(_ORDERS)])
+        self._order(neighbour(self._follower.query.order, direction))
 
     def action_reverse(self) -> None:
-        self._order(_REVERSED[self._follower.query.order])
+        self._order(REVERSED[self._follower.query.order])
 
     def _order(self, order: GenerationOrder) -> None:
         self._follower.query = replace(self._follower.query, order=order)
@@ -271,24 +271,28 @@ class DatabaseView(Container):
         if not self.is_mounted:
             return
         has_runs = self._panes.runs.count() > 0
+        if has_runs and self.has_class("-nothing") and self._wants_focus:
+            # Hidden lists could not take the keys; nor must they be taken from another pane.
+            self.call_after_refresh(self._take_focus)
         self.set_class(not has_runs, "-nothing")
         if not has_runs:
-            text = self._nothing if not self._error else clean_line(self._error, 500)
+            text = safe_line(self._error, 500, self._glyphs) if self._error else self._nothing
             self.query_one("#record-nothing", Static).update(Content(text))
-        self.query_one("#record-status", Static).update(self._status())
-        self.refresh_bindings()
+        self.query_one("#record-status", Static).update(self._status(), layout=False)
+        if self._can_go_back() != self._could_go_back:
+            # The footer builds all its keys anew, which is too much for every row the cursor moves.
+            self._could_go_back = self._can_go_back()
+            self.refresh_bindings()
 
     def _status(self) -> Content:
         if self._error and self._panes.runs.count():
-            return Content.styled(f"! {clean_line(self._error, 500)}", "$text-error")
+            return Content.styled(f"! {safe_line(self._error, 500, self._glyphs)}", "$text-error")
         if self._panes.runs.current is None:
             return Content("")
         rows = self._panes.lists[self._panes.level]
         run = self._panes.runs.current.run
         parts = [
-            f"row {integer(rows.cursor + 1)} of {integer(rows.count())}"
-            if rows.count()
-            else "none",
+            f"row {integer(rows.cursor + bool(rows.count()))} of {integer(rows.count())}",
             "reading" if self._busy else f"{self._follower.milliseconds:.0f} ms",
             "live" if run is not None and run.is_live else "",
         ]

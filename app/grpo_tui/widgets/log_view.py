@@ -35,7 +35,7 @@ class LogView(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     LogView {
         height: 1fr; background: transparent; overflow-x: hidden; overflow-y: auto;
-        scrollbar-size-vertical: 1; text-wrap: nowrap;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable; text-wrap: nowrap;
     }
     """
 
@@ -43,16 +43,36 @@ class LogView(ScrollView, can_focus=True):
         Binding("up,k", "rows(-1)", "Up", show=False, id="log.up", tooltip="One line up"),
         Binding("down,j", "rows(1)", "Down", show=False, id="log.down", tooltip="One line down"),
         Binding("pageup", "pages(-1)", "Page up", show=False, id="log.page_up", tooltip="Page up"),
-        Binding("pagedown", "pages(1)", "Page down", show=False, id="log.page_down",
-                tooltip="Page down"),
-        Binding("ctrl+u", "pages(-0.5)", "Half up", show=False, id="log.half_up",
-                tooltip="Half a page up"),
-        Binding("ctrl+d", "pages(0.5)", "Half down", show=False, id="log.half_down",
-                tooltip="Half a page down"),
-        Binding("home,g", "edge(False)", "Oldest", show=False, id="log.first",
-                tooltip="Oldest line"),
-        Binding("end,G", "edge(True)", "Newest", show=False, id="log.last",
-                tooltip="Newest line, and follow"),
+        Binding(
+            "pagedown", "pages(1)", "Page down", show=False, id="log.page_down", tooltip="Page down"
+        ),
+        Binding(
+            "ctrl+u",
+            "pages(-0.5)",
+            "Half up",
+            show=False,
+            id="log.half_up",
+            tooltip="Half a page up",
+        ),
+        Binding(
+            "ctrl+d",
+            "pages(0.5)",
+            "Half down",
+            show=False,
+            id="log.half_down",
+            tooltip="Half a page down",
+        ),
+        Binding(
+            "home,g", "edge(False)", "Oldest", show=False, id="log.first", tooltip="Oldest line"
+        ),
+        Binding(
+            "end,G",
+            "edge(True)",
+            "Newest",
+            show=False,
+            id="log.last",
+            tooltip="Newest line, and follow",
+        ),
     ]
 
     def __init__(self, book: LogBook, *, id: str | None = None) -> None:
@@ -90,6 +110,8 @@ class LogView(ScrollView, can_focus=True):
         """After another level, filter or width: keeps the newest line, or the top one, in view."""
         top = self._top_number()
         self._rows = deque(self._rows_of(self._book.since(0, self.level)))
+        if not self.follow:
+            self.unseen += sum(first and line.number >= self._read for line, _, first in self._rows)
         self._read = self._book.next_number
         place = len(self._rows)
         if not self.follow and top is not None:

@@ -3,10 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Final
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widget import Widget
 
@@ -27,15 +26,6 @@ class MetricChart(Widget, can_focus=True):
 
     DEFAULT_CSS = "MetricChart { height: 1fr; text-wrap: nowrap; }"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "cursor(-1)", "Earlier", show=False, id="chart.left",
-                tooltip="Cursor to an earlier step"),
-        Binding("right", "cursor(1)", "Later", show=False, id="chart.right",
-                tooltip="Cursor to a later step"),
-        Binding("escape", "release", "Follow", show=False, id="chart.release",
-                tooltip="Leave the cursor and follow the newest step"),
-    ]
-
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._glyphs = glyphs
@@ -50,7 +40,7 @@ class MetricChart(Widget, can_focus=True):
         self._state = state
         self._spec = spec_of(name)
         self._series = state.series.get(name, Series())
-        self.border_title = Content(self._spec.title)
+        self.border_title = Content(self._spec.title.strip())
         self.refresh()
 
     def render(self) -> Content:
@@ -72,7 +62,7 @@ class MetricChart(Widget, can_focus=True):
             return number
         return lambda x: "" if x is None or x != int(x) else f"{int(x)}"
 
-    def action_zoom(self, change: int) -> None:
+    def zoom(self, change: int) -> None:
         """Doubles or halves the visible part; 0 shows all and leaves the cursor."""
         if change == 0:
             self.view = replace(self.view, zoom=0, cursor=None)
@@ -81,7 +71,7 @@ class MetricChart(Widget, can_focus=True):
             self.view = replace(self.view, zoom=zoom)
         self.refresh()
 
-    def action_cursor(self, direction: int) -> None:
+    def move_cursor(self, direction: int) -> None:
         """Moves by one step, or by one column where a column holds many."""
         steps: Sequence[float] = self._series.axis("step")
         if not steps:
@@ -92,7 +82,8 @@ class MetricChart(Widget, can_focus=True):
         self.view = replace(self.view, cursor=int(steps[index]))
         self.refresh()
 
-    def action_release(self) -> None:
+    def release_cursor(self) -> None:
+        """Follows the newest step again."""
         self.view = replace(self.view, cursor=None)
         self.refresh()
 

@@ -1,4 +1,7 @@
-"""The metrics of a run, one a row: value, trend, its course and its range. The cursor is charted."""
+"""The metrics of a run, one a row: value, trend, course and range.
+
+What the cursor stands on is charted.
+"""
 
 from textual.content import Content
 
@@ -9,7 +12,7 @@ from grpo_tui.series import Series
 from grpo_tui.widgets.row_list import RowList
 from grpo_tui.widgets.sparkline import sparkline
 
-_TITLE = 12
+_TITLE = 13
 _VALUE = 8
 _RANGE = 14
 _NEWEST = 400
@@ -25,16 +28,31 @@ class MetricList(RowList):
         super().__init__(glyphs, id=id)
         self._specs: list[MetricSpec] = []
         self._series: dict[str, Series] = {}
+        self._picked: str | None = None
 
     def show(self, state: RunState) -> None:
-        """Takes the state of now; the cursor stays on its metric."""
-        chosen = self.chosen
+        """Takes the state of now; the cursor stays on the metric that the person has picked.
+
+        Until then it stands on the first, which becomes the reward once that is known.
+        """
         self._series = state.series
         self._specs = specs_for(state.series)
-        if chosen is not None:
-            index = next((i for i, s in enumerate(self._specs) if s.name == chosen), 0)
-            self.cursor = index
         self.refresh_rows()
+        index = next((i for i, s in enumerate(self._specs) if s.name == self._picked), 0)
+        with self.prevent(RowList.Moved):
+            self.cursor = index
+
+    def action_move(self, rows: int) -> None:
+        super().action_move(rows)
+        self._picked = self.chosen
+
+    def action_page(self, pages: float) -> None:
+        super().action_page(pages)
+        self._picked = self.chosen
+
+    def action_edge(self, last: bool) -> None:
+        super().action_edge(last)
+        self._picked = self.chosen
 
     @property
     def chosen(self) -> str | None:

@@ -8,6 +8,7 @@ from grpo_tui.glyphs import UNICODE, Glyphs
 from grpo_tui.metric_specs import spec_of
 from grpo_tui.run_model import RunState
 from grpo_tui.widgets.metric_list import trend
+from grpo_tui.widgets.progress_panel import fitting
 from grpo_tui.widgets.sparkline import sparkline
 
 _ORDER = (names.REWARD, names.ZERO_STD, names.LENGTH, names.TRUNCATED, names.LOSS, names.KL)
@@ -41,11 +42,4 @@ class MetricStrip(Widget):
         )
 
     def render(self) -> Content:
-        line = Content(" ")
-        separator = Content.styled(f" {self._glyphs.separator} ", "$foreground 40%")
-        for number, item in enumerate(self._items):
-            longer = Content("").join([line, separator, item] if number else [line, item])
-            if longer.cell_length > self.size.width:
-                break
-            line = longer
-        return line
+        return fitting(self._items, self.size.width, self._glyphs)

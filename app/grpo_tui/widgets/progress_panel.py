@@ -1,5 +1,7 @@
 """How far the run is, how long it will take, and where the time goes."""
 
+from collections.abc import Sequence
+
 from textual.content import Content
 from textual.widget import Widget
 
@@ -24,7 +26,7 @@ def bar(done: int, total: int, width: int, glyphs: Glyphs) -> Content:
 
 
 def time_split(state: RunState) -> Content:
-    """`step 14.2s = gen 11.9 + reward 0.2 + train 2.1` of the newest step."""
+    """`step 14.2s: gen 11.9 reward 0.2 train 2.1` of the newest step."""
     parts = [
         (title, value)
         for title, name in (
@@ -39,8 +41,20 @@ def time_split(state: RunState) -> Content:
     total = sum(value for _, value in parts)
     # Parts have the unit of their sum, which is told once.
     scale, digits = (1000, 0) if total < 1 else (1, 1)
-    split = " + ".join(f"{title} {value * scale:.{digits}f}" for title, value in parts)
-    return Content.assemble("step ", (seconds(total * 1000), "bold"), (f" = {split}", _DIM))
+    split = " ".join(f"{title} {value * scale:.{digits}f}" for title, value in parts)
+    return Content.assemble("step ", (seconds(total * 1000), "bold"), (f": {split}", _DIM))
+
+
+def fitting(parts: Sequence[Content], width: int, glyphs: Glyphs) -> Content:
+    """As many whole `parts` as `width` has room for, from the first on."""
+    line = Content(" ")
+    separator = Content.styled(f" {glyphs.separator} ", "$foreground 40%")
+    for number_, part in enumerate(parts):
+        longer = Content("").join([line, separator, part] if number_ else [line, part])
+        if longer.cell_length > width:
+            break
+        line = longer
+    return line
 
 
 class ProgressPanel(Widget):
@@ -74,16 +88,17 @@ class ProgressPanel(Widget):
         total = state.progress.total_steps
         parts = []
         if total:
-            counts = f" {state.progress.step}/{total} "
+            counts = f"{state.progress.step}/{total} "
             parts.append(
                 Content.assemble(counts, bar(state.progress.step, total, 14, self._glyphs))
             )
-        parts.append(Content(f"{duration(state.elapsed_seconds)} eta {duration(state.eta_seconds)}"))
+        parts.append(
+            Content(f"{duration(state.elapsed_seconds)} eta {duration(state.eta_seconds)}")
+        )
         if (rate := state.latest(names.TOKENS_PER_SECOND)) is not None:
             parts.append(Content(f"{number(rate)} tok/s"))
         parts += [part for part in (time_split(state),) if part]
-        separator = Content.styled(f" {self._glyphs.separator} ", "$foreground 40%")
-        return separator.join(parts).truncate(width)
+        return fitting(parts, width, self._glyphs)
 
     def _bars(self, state: RunState, width: int) -> list[Content]:
         progress = state.progress
@@ -106,13 +121,20 @@ class ProgressPanel(Widget):
         rate = number(state.latest(names.TOKENS_PER_SECOND))
         lines = [
             Content.assemble(
-                "elapsed ", (duration(state.elapsed_seconds), "bold"),
-                "  eta ", (duration(state.eta_seconds), "bold"), (about, _DIM),
+                "elapsed ",
+                (duration(state.elapsed_seconds), "bold"),
+                "  eta ",
+                (duration(state.eta_seconds), "bold"),
+                (about, _DIM),
             ),
             time_split(state) or Content.styled("no step yet", _DIM),
             Content.assemble(
-                "tokens ", (number(float(state.totals.tokens)), "bold"),
-                "  ", (rate, "bold"), " tok/s", *self._memory(state),
+                "tokens ",
+                (number(float(state.totals.tokens)), "bold"),
+                "  ",
+                (rate, "bold"),
+                " tok/s",
+                *self._memory(state),
             ),
             self._best(state),
             self._freshness(state),
@@ -142,6 +164,6 @@ class ProgressPanel(Widget):
             parts.append(Content.styled(f"{sign}last step {ago(since)} ago", style))
         if saved is not None:
             since = state.clock() - saved.at
-            text = f"checkpoint {saved.step} saved {ago(since)} ago"
+            text = f"saved step {saved.step} {ago(since)} ago"
             parts.append(Content.styled(text, _DIM))
         return Content("  ").join(parts)

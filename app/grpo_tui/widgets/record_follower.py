@@ -3,18 +3,18 @@
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 from textual.content import Content
 
 from grpo_tui.database import DatabaseReader, RecordError
-from grpo_tui.database_lines import run_name
+from grpo_tui.database_lines import run_name, safe_line
 from grpo_tui.database_rows import GenerationDetail, GenerationQuery, GenerationRow, StepRow
 from grpo_tui.formatting import integer
 from grpo_tui.record_session import RecordSession
 from grpo_tui.run_catalog import RunCatalog, RunEntry
-from grpo_tui.sanitize import clean_line
 from grpo_tui.widgets.record_panes import RecordPanes
 
 PROGRESS_SECONDS = 0.25
@@ -129,7 +129,7 @@ class RecordFollower:
         # Who reads completions keeps them; elsewhere a cursor on the newest step follows it.
         steps.set_keys(keys, stay_first=not self.panes.generations.has_focus)
         steps.renew()
-        name = clean_line(run_name(entry), 40)
+        name = safe_line(run_name(entry), 40, self.panes.glyphs)
         steps.set_title(Content(f"{name}: {integer(len(keys))} steps"))
         self._steps_shown = shown
 
@@ -151,14 +151,15 @@ class RecordFollower:
         if is_new:
             generations.set_keys(keys)
         drawn_at = -PROGRESS_SECONDS
-        async for chunk in reader.generation_ids(run_id, query):
-            keys.extend(chunk)
-            # The first rows are readable while the rest is still being found.
-            if is_new and time.monotonic() - drawn_at > PROGRESS_SECONDS:
-                drawn_at = time.monotonic()
-                generations.refresh_rows()
-                self._title_generations(query, len(keys))
-                self._progress()
+        async with aclosing(reader.generation_ids(run_id, query)) as chunks:
+            async for chunk in chunks:
+                keys.extend(chunk)
+                # The first rows are readable while the rest is still being found.
+                if is_new and time.monotonic() - drawn_at > PROGRESS_SECONDS:
+                    drawn_at = time.monotonic()
+                    generations.refresh_rows()
+                    self._title_generations(query, len(keys))
+                    self._progress()
         generations.set_keys(keys)
         generations.renew()
         self._title_generations(query, len(keys))

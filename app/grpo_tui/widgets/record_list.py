@@ -26,14 +26,19 @@ class KeyedList(RowList, Generic[KeyT]):
     DEFAULT_CSS = """
     KeyedList { border-top: solid $border-blurred; border-title-color: $foreground; }
     KeyedList:focus { border-top: solid $border; border-title-style: bold; }
+    KeyedList.-ascii { border-top: ascii $border-blurred; }
+    KeyedList.-ascii:focus { border-top: ascii $border; }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Open", id="list.choose", tooltip="Open the row"),
+        Binding(
+            "enter", "choose", "Open", key_display="Enter", id="list.choose", tooltip="Open the row"
+        ),
     ]
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
+        self.set_class(glyphs.raster == "ascii", "-ascii")
         self._keys: Sequence[KeyT] = ()
 
     def count(self) -> int:

@@ -78,7 +78,7 @@ class RecordPanes(Container):
         super().__init__(id=id)
         self.with_step = False
         """Completions of several steps are shown, so each line names its own."""
-        self._glyphs = glyphs
+        self.glyphs = glyphs
         self.runs = RunList(glyphs, id="record-runs")
         self.steps: RecordList[StepRow] = RecordList(
             read_steps, self._draw_step, glyphs, id="record-steps"
@@ -119,10 +119,16 @@ class RecordPanes(Container):
         roomy = event.size.width >= _ROOMY_WIDTH and event.size.height >= _ROOMY_HEIGHT
         self.set_class(not roomy, "-drill")
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        for level, rows in enumerate(self.lists):
-            if rows is event.widget:
-                self._set_level(level)
+    def on_descendant_focus(self) -> None:
+        # Of two quick changes of focus the news may come in the wrong order: ask the screen.
+        focused = [level for level, rows in enumerate(self.lists) if rows is self.screen.focused]
+        if not focused or focused[0] == self.level:
+            return
+        if self.has_class("-drill"):
+            # That list is out of sight, as after two quick keys; the one in sight has the keys.
+            self.focus()
+        else:
+            self._set_level(focused[0])
 
     @on(RowList.Chosen, "#record-runs")
     @on(RowList.Chosen, "#record-steps")
@@ -131,7 +137,7 @@ class RecordPanes(Container):
         self.go_to(self.level + 1)
 
     def _draw_step(self, row: StepRow, width: int) -> Content:
-        return step_line(row, width)
+        return step_line(row, width, self.glyphs)
 
     def _draw_generation(self, row: GenerationRow, width: int) -> Content:
-        return generation_line(row, width, self._glyphs, with_step=self.with_step)
+        return generation_line(row, width, self.glyphs, with_step=self.with_step)

@@ -1,4 +1,7 @@
-"""A list of any length of which only the visible rows are drawn, with the movement keys of all lists."""
+"""A list of any length of which only the visible rows are drawn.
+
+It has the movement keys of all lists.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +28,7 @@ class RowList(ScrollView, can_focus=True):
         overflow-x: hidden;
         overflow-y: auto;
         scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
         text-wrap: nowrap;
         background: transparent;
     }
@@ -41,10 +45,22 @@ class RowList(ScrollView, can_focus=True):
         Binding(
             "pagedown", "page(1)", "Page down", show=False, id="list.page_down", tooltip="Page down"
         ),
-        Binding("ctrl+u", "page(-0.5)", "Half page up", show=False, id="list.half_up",
-                tooltip="Half a page up"),
-        Binding("ctrl+d", "page(0.5)", "Half page down", show=False, id="list.half_down",
-                tooltip="Half a page down"),
+        Binding(
+            "ctrl+u",
+            "page(-0.5)",
+            "Half page up",
+            show=False,
+            id="list.half_up",
+            tooltip="Half a page up",
+        ),
+        Binding(
+            "ctrl+d",
+            "page(0.5)",
+            "Half page down",
+            show=False,
+            id="list.half_down",
+            tooltip="Half a page down",
+        ),
         Binding("home,g", "edge(False)", "First", show=False, id="list.first", tooltip="First row"),
         Binding("end,G", "edge(True)", "Last", show=False, id="list.last", tooltip="Last row"),
     ]

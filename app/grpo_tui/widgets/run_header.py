@@ -17,11 +17,11 @@ class RunHeader(Widget):
 
     def __init__(self, state: RunState, name: str, glyphs: Glyphs = UNICODE) -> None:
         super().__init__()
-        self._state, self._name, self._glyphs = state, name, glyphs
+        self._state, self._stand_in, self._glyphs = state, name, glyphs
 
     def render(self) -> Content:
         width, height = self.app.size
         if width < 20 or height < 5:
             status = status_text(self._state, self._glyphs)
             return Content.assemble(status, f" {self._state.progress.step}", " q quit")
-        return header_line(self._state, self._name, self.size.width, self._glyphs)
+        return header_line(self._state, self._stand_in, self.size.width, self._glyphs)

@@ -122,7 +122,7 @@ class SampleTable(RowList):
         advantage = "" if sample.advantage is None else f"{sample.advantage:+.2f}"
         finish = finish_word(sample)
         cut = finish not in {"stop", "-"}
-        prompt, completion = _texts(sample, _prompt_width(width), width)
+        prompt, completion = self._texts(sample, _prompt_width(width), width)
         return Content.assemble(
             (self.glyphs.row_cursor if selected else " ", "$text-accent"),
             f"{sample.step:>7} {group_name(sample):<5}",
@@ -135,6 +135,13 @@ class SampleTable(RowList):
             (f" {self.glyphs.separator} ", "$foreground 40%"),
             completion,
         )
+
+    def _texts(self, sample: Sample, share: int, width: int) -> tuple[str, str]:
+        """The prompt in `share` cells, the completion in as many as there may be."""
+        ascii_only = self.glyphs.raster == "ascii"
+        prompt = clean_line(sample.prompt, max(1, share), ascii_only=ascii_only)
+        completion = clean_line(sample.completion, max(1, width), ascii_only=ascii_only)
+        return set_cell_size(prompt, share), completion
 
     def _share(self, reward: float) -> float:
         low, high = self._limits
@@ -150,15 +157,15 @@ class SampleTable(RowList):
         if reward is None:
             return "$text-error"
         share = self._share(reward)
-        return "$text-success" if share > 2 / 3 else "$text-warning" if share > 1 / 3 else "$text-error"
+        return (
+            "$text-success"
+            if share > 2 / 3
+            else "$text-warning"
+            if share > 1 / 3
+            else "$text-error"
+        )
 
 
 def _prompt_width(width: int) -> int:
     room = width - _FIXED - (_ADVANTAGE if width >= _WIDE else 0)
     return max(0, min(26, room // 3))
-
-
-def _texts(sample: Sample, share: int, width: int) -> tuple[str, str]:
-    """The prompt in `share` cells, the completion in as many as there may be."""
-    prompt = set_cell_size(clean_line(sample.prompt, max(1, share)), share)
-    return prompt, clean_line(sample.completion, max(1, width))

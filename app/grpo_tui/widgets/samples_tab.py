@@ -25,7 +25,7 @@ class SamplesTab(Vertical):
     SamplesTab > #sample-heading { height: 1; text-wrap: nowrap; }
     SamplesTab > SampleTable { height: 1fr; min-height: 3; }
     SamplesTab > #sample-title { height: 1; padding: 0 1; background: $panel; text-wrap: nowrap; }
-    SamplesTab > #sample-group { height: 1; padding: 0 1; text-wrap: nowrap; color: $foreground 60%; }
+    SamplesTab > #sample-group { height: 1; padding: 0 1; text-wrap: nowrap; }
     SamplesTab > TextView { height: 1fr; padding: 0 1; }
     """
 
@@ -65,7 +65,7 @@ class SamplesTab(Vertical):
             group = self._state.samples.group(sample.group)
             title.update(title_line(sample))
             line = group_line(sample, group, self.size.width - 2)
-            self.query_one("#sample-group", Static).update(Content(line))
+            self.query_one("#sample-group", Static).update(Content.styled(line, "$foreground 60%"))
             if sample is not self._previewed:
                 preview.show(body_blocks(sample, compact=True))
         self._previewed = sample

@@ -37,25 +37,45 @@ class TextView(ScrollView, can_focus=True):
         overflow-x: auto;
         overflow-y: auto;
         scrollbar-size: 1 1;
+        scrollbar-gutter: stable;
         text-wrap: nowrap;
     }
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_by(0,-1)", "Up", show=False, id="text.up", tooltip="One line up"),
-        Binding("down,j", "scroll_by(0,1)", "Down", show=False, id="text.down",
-                tooltip="One line down"),
+        Binding(
+            "down,j", "scroll_by(0,1)", "Down", show=False, id="text.down", tooltip="One line down"
+        ),
         Binding("left", "scroll_by(-8,0)", "Left", show=False, id="text.left", tooltip="Sideways"),
-        Binding("right", "scroll_by(8,0)", "Right", show=False, id="text.right",
-                tooltip="Sideways"),
-        Binding("pageup", "pages(-1)", "Page up", show=False, id="text.page_up",
-                tooltip="Page up"),
-        Binding("pagedown", "pages(1)", "Page down", show=False, id="text.page_down",
-                tooltip="Page down"),
-        Binding("ctrl+u", "pages(-0.5)", "Half up", show=False, id="text.half_up",
-                tooltip="Half a page up"),
-        Binding("ctrl+d", "pages(0.5)", "Half down", show=False, id="text.half_down",
-                tooltip="Half a page down"),
+        Binding(
+            "right", "scroll_by(8,0)", "Right", show=False, id="text.right", tooltip="Sideways"
+        ),
+        Binding("pageup", "pages(-1)", "Page up", show=False, id="text.page_up", tooltip="Page up"),
+        Binding(
+            "pagedown",
+            "pages(1)",
+            "Page down",
+            show=False,
+            id="text.page_down",
+            tooltip="Page down",
+        ),
+        Binding(
+            "ctrl+u",
+            "pages(-0.5)",
+            "Half up",
+            show=False,
+            id="text.half_up",
+            tooltip="Half a page up",
+        ),
+        Binding(
+            "ctrl+d",
+            "pages(0.5)",
+            "Half down",
+            show=False,
+            id="text.half_down",
+            tooltip="Half a page down",
+        ),
         Binding("home,g", "ends(False)", "Top", show=False, id="text.top", tooltip="Top"),
         Binding("end,G", "ends(True)", "End", show=False, id="text.end", tooltip="End"),
     ]
@@ -96,20 +116,19 @@ class TextView(ScrollView, can_focus=True):
         if self.raw and block.literal:
             end, blank, tab = ("$", ".", ">") if self._glyphs.raster == "ascii" else "⏎·⇥"
             *lines, last = block.text.replace(" ", blank).replace("\t", tab).split("\n")
-            shown = [line + end for line in lines] + [last]
+            # After a visible line end an empty last line would say nothing more.
+            shown = [line + end for line in lines] + ([last] if last or not lines else [])
         elif self.raw:
             shown = block.text.expandtabs().split("\n")
         else:
-            shown = list(wrap(block.text, width - block.indent))
+            shown = list(wrap(block.text.removesuffix("\n"), width - block.indent))
         return [(indent + line, block.style) for line in shown]
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()
 
     def action_scroll_by(self, columns: int, rows: int) -> None:
-        self.scroll_to(
-            self.scroll_x + columns, self.scroll_y + rows, animate=False, immediate=True
-        )
+        self.scroll_to(self.scroll_x + columns, self.scroll_y + rows, animate=False, immediate=True)
 
     def action_pages(self, pages: float) -> None:
         self.action_scroll_by(0, round(pages * max(1, self.size.height - 1)))

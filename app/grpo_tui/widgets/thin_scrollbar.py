@@ -1,11 +1,13 @@
 """Scrollbars of plain signs, which can be seen without colours and drawn in ASCII."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.color import Color
 from rich.segment import Segment, Segments
 from rich.style import Style
 from textual.scrollbar import ScrollBar, ScrollBarRender
+
+_NO_COLOR: Final = Color.default()
 
 
 class ThinScrollBar(ScrollBarRender):
@@ -23,8 +25,8 @@ class ThinScrollBar(ScrollBarRender):
         position: float = 0,
         thickness: int = 1,
         vertical: bool = True,
-        back_color: Color = Color.default(),
-        bar_color: Color = Color.default(),
+        back_color: Color = _NO_COLOR,
+        bar_color: Color = _NO_COLOR,
     ) -> Segments:
         index = 0 if vertical else 1
         start, end = cls._thumb(size, virtual_size, window_size, position)

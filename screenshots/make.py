@@ -35,7 +35,7 @@ RECORDING: Final = HERE / "demo_run.jsonl"
 FAKE_TRAINER: Final = HERE.parent / "tests" / "support" / "fake_trainer.py"
 SIZES: Final = ((120, 40), (80, 24))
 START: Final = 1_764_579_600.0
-SECONDS_PER_STEP: Final = 1.05
+SECONDS_PER_STEP: Final = 0.45
 PID: Final = 4242
 _PATIENCE: Final = 60.0
 

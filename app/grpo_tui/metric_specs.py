@@ -57,7 +57,7 @@ def specs_for(present: Iterable[str]) -> list[MetricSpec]:
     """Reward, its parts, evaluations, what is known, the rest, of the metrics `present`."""
     there = dict.fromkeys(present)
     parts = [name for name in there if _reward_function(name)]
-    evaluations = [name for name in there if name.startswith(_EVAL)]
+    evaluations = [name for name in there if _evaluated_reward(name)]
     known = [spec for spec in _KNOWN if spec.name in there]
     shown = {*_BY_NAME, *parts, *evaluations}
     rest = [name for name in there if name not in shown]
@@ -76,9 +76,19 @@ def spec_of(name: str) -> MetricSpec:
     if part := _reward_function(name):
         # Indented, because it is a part of the line above.
         return MetricSpec(name, clean_line(f"  {part}"), better="up")
+    if reward := _evaluated_reward(name):
+        return MetricSpec(name, clean_line(f"eval {reward}"), better="up")
     if name.startswith(_EVAL):
         return MetricSpec(name, clean_line(f"eval {name.rpartition('/')[2]}"))
     return MetricSpec(name, clean_line(name))
+
+
+def _evaluated_reward(name: str) -> str:
+    """`reward`, or the function, whose mean over held-out prompts `name` is, or nothing."""
+    if not name.startswith(_EVAL):
+        return ""
+    _, _, key = name.removeprefix(_EVAL).partition("/")
+    return key if key == names.REWARD else _reward_function(key)
 
 
 def _reward_function(name: str) -> str:

@@ -4,8 +4,10 @@
 case-sensitive. Each line is answered by an `ack` and, when it has taken effect, by an `applied`.
 """
 
+import re
 from difflib import get_close_matches
 from typing import TypeAlias
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -65,7 +67,7 @@ def parse_command(line: str) -> Command | BadCommand:
         return _PLAIN[text]
     if text.startswith("PROMPT:"):
         return _parse_answer(text)
-    if text.startswith("SET "):
+    if text.split(maxsplit=1)[:1] == ["SET"]:
         return _parse_set(text)
     return BadCommand(text, f"unknown command {text[:80]!r}{_suggestion(text)}")
 
@@ -102,7 +104,7 @@ def command_name(command: Command | BadCommand) -> str:
 
 
 def _parse_set(text: str) -> Command | BadCommand:
-    key, separator, value = text[len("SET ") :].partition("=")
+    key, separator, value = text[len("SET") :].partition("=")
     if not separator or not key.strip():
         return BadCommand(text, "SET needs key=value, for example SET sample_display=all")
     return Set(key.strip(), value.strip())
@@ -112,25 +114,19 @@ def _parse_answer(text: str) -> Command | BadCommand:
     id_, separator, value = text[len("PROMPT:") :].partition(":")
     if not separator or not id_:
         return BadCommand(text, "an answer has the form PROMPT:id:value")
-    return Answer(id_, tuple(map(_unescape, value.split(","))) if value else ())
+    return Answer(id_, tuple(map(unquote, value.split(","))) if value else ())
 
 
-# A comma separates the values of a multiple choice, so one inside a value travels as %2C.
-_ESCAPES = (("%", "%25"), (",", "%2C"), ("\n", "%0A"), ("\r", "%0D"))
+# Commas separate the values of a multiple choice, and space around a line does not count.
+_NEEDS_ESCAPE = re.compile(r"[%,]|[^\S ]|^ +| +$")
 
 
 def _escape(value: str) -> str:
-    for char, code in _ESCAPES:
-        value = value.replace(char, code)
-    return value
-
-
-def _unescape(value: str) -> str:
-    for char, code in reversed(_ESCAPES):
-        value = value.replace(code, char)
-    return value
+    return _NEEDS_ESCAPE.sub(lambda match: quote(match[0], safe=""), value)
 
 
 def _suggestion(text: str) -> str:
-    close = get_close_matches(text.split("=")[0].split(":")[0].upper(), _WORDS, n=1, cutoff=0.5)
+    typed = re.split("[=:]", text)[0].upper()
+    close = [word for word in _WORDS if len(typed) > 1 and word.startswith(typed)]
+    close = close or get_close_matches(typed, _WORDS, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(_WORDS)}"

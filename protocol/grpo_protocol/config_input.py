@@ -115,7 +115,7 @@ def _convert(values: dict[str, Any]) -> GRPOConfig:
 
 def _explain(message: str, values: dict[str, Any]) -> str:
     """msgspec names the place and the rule; people also need the value and what to do."""
-    if unknown := re.search(r"unknown field `(\w+)`(?: - at `\$\.?([\w.]*)`)?", message):
+    if unknown := re.search(r"unknown field `([^`]*)`(?: - at `\$\.?([\w.]*)`)?", message):
         key = ".".join(part for part in (unknown[2], unknown[1]) if part)
         return _unknown(key, _lookup(values, key))
     rule, separator, place = message.partition(" - at `$.")

@@ -30,6 +30,7 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
+from stream_reader import SECONDS
 from tiny_model import EOS_ID, tiny_model
 from trainers import StartTrainer, TrainerProcess, training_words
 
@@ -256,7 +257,7 @@ def start_program(tmp_path: Path) -> Any:
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=trainers.SECONDS,
+            timeout=SECONDS,
             check=False,
         )
 
@@ -462,7 +463,7 @@ def test_R25_a_process_without_any_stream_trains(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "grpo_trainer", *words, "--events"]
     script = 'exec "$@" <&- >&- 2>&-'
     process = subprocess.run(
-        ["sh", "-c", script, "sh", *command], cwd=tmp_path, timeout=trainers.SECONDS, check=False
+        ["sh", "-c", script, "sh", *command], cwd=tmp_path, timeout=SECONDS, check=False
     )
     assert process.returncode == 0
     assert steps_logged(tmp_path / "run") == [1, 2]

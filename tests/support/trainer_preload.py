@@ -5,7 +5,7 @@ mlx starts its threads at the first computation, and threads do not survive a fo
 
 from grpo_trainer import blas
 
-blas.load()
+BLAS = blas.load()
 
 import grpo_trainer.cli  # noqa: E402
 import grpo_trainer.dataset  # noqa: E402

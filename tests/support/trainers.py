@@ -4,7 +4,6 @@ import functools
 import json
 import multiprocessing
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,12 +15,11 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from unittest.mock import patch
 
 from grpo_protocol import Event, LineSplitter, Malformed, Oversized, decode_event
 from grpo_protocol.messages import Complete, Failed
-
-SECONDS = 60
-"""Far more than anything here takes; a hang fails the test instead of blocking it."""
+from stream_reader import SECONDS, StreamReader
 
 Found = TypeVar("Found", bound=Event)
 Streams = tuple[Connection, Connection, Connection]
@@ -39,8 +37,8 @@ class TrainerProcess:
         self._events: list[Event] = []
         self._strays: list[str] = []
         self._lines = LineSplitter()
-        self._out = _Reader(stdout, self._take)
-        self._err = _Reader(stderr)
+        self._out = StreamReader(stdout, self._take)
+        self._err = StreamReader(stderr)
 
     def send(self, *lines: str) -> None:
         """Writes whole lines in one piece."""
@@ -228,9 +226,14 @@ def _trainer_main(streams: Streams, words: list[str], cwd: Path, env: dict[str, 
     _close(streams)
     os.environ.update(env)
     os.chdir(cwd)
+    from grpo_trainer import blas
     from grpo_trainer.cli import main
+    from trainer_preload import BLAS
 
-    sys.exit(main(words))
+    # Asked again, it would say that mlx was imported first, and measure how bad that is.
+    with patch.object(blas, "load", return_value=BLAS):
+        code = main(words)
+    sys.exit(code)
 
 
 def _pipes() -> tuple[Streams, tuple[int, int, int]]:
@@ -274,39 +277,3 @@ class _Spawned:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
-
-
-class _Reader:
-    """Drains a descriptor in a thread until its end or until `close`."""
-
-    def __init__(self, fd: int, on_chunk: Callable[[bytes], None] = lambda chunk: None) -> None:
-        self.data = b""
-        self._fd = fd
-        self._on_chunk = on_chunk
-        self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._drain, daemon=True)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Waits for the end of the stream."""
-        self._thread.join(SECONDS)
-        assert not self._thread.is_alive(), "somebody still holds the other end"
-
-    def close(self) -> None:
-        """Ends reading now."""
-        if self._thread.is_alive():
-            os.write(self._wake_write, b"x")
-            self._thread.join()
-
-    def _drain(self) -> None:
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        poller.register(self._wake_read, select.POLLIN)
-        while self._wake_read not in {fd for fd, _ in poller.poll()}:
-            chunk = os.read(self._fd, 1 << 16)
-            if not chunk:
-                break
-            self.data += chunk
-            self._on_chunk(chunk)
-        for fd in (self._fd, self._wake_read, self._wake_write):
-            os.close(fd)

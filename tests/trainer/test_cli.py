@@ -282,16 +282,20 @@ print(schema_version(db) > 0, "mlx.core" in sys.modules)
 
 
 @pytest.mark.fresh
-def test_a_fresh_process_trains_headless(
+def test_a_fresh_process_trains_headless_and_computes_what_a_fork_computes(
     start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path
 ) -> None:
     words = training_words(tmp_path, qwen3_folder, max_steps=2)
+    fork = start_trainer([*words, f"output_dir={tmp_path / 'fork'}"])
     trainer = start_trainer(words, fresh=True)
     assert trainer.wait() == 0, str(trainer)
     lines = trainer.stdout.splitlines()
     assert lines[0] == lines[-1] == f"run folder: {tmp_path / 'run'}"
     assert any(line.startswith("completed: 2 steps") for line in lines)
     assert trainer.stderr == ""
+    assert fork.wait() == 0
+    files = [tmp_path / name / "final" / "adapters.safetensors" for name in ("run", "fork")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_without_an_output_dir_the_run_gets_a_folder_of_its_own(

@@ -33,7 +33,7 @@ from grpo_trainer.rollout import Completion, Interrupted, SamplingOptions, sampl
 from grpo_trainer.run import Run
 from grpo_trainer.run_opening import open_run
 from grpo_trainer.scoring import batch_for_rewards
-from grpo_trainer.session import Session, open_session
+from grpo_trainer.session import Session, display_name, open_session
 from grpo_trainer.step_report import SampledStep, StepTimes, describe_generations, describe_step
 from grpo_trainer.stopwatch import Stopwatch
 
@@ -91,6 +91,7 @@ class GRPOTrainer:
         """
         config = validate_config(config)
         check_model_name(config.model)
+        name = display_name(config)
         reporter = session.reporter if session else Reporter()
         scorer = load_scorer(
             list(reward_functions or config.reward),
@@ -99,12 +100,12 @@ class GRPOTrainer:
             on_output=reporter.reward_output,
         )
         try:
-            reporter.status(f"loading {config.model}")
+            reporter.status(f"loading {name}")
             policy = load_policy(config, reporter.status)
         except BaseException:
             scorer.close()
             raise
-        reporter.status(f"loaded {config.model}: {policy.num_trainable:,} trainable weights")
+        reporter.status(f"loaded {name}: {policy.num_trainable:,} trainable weights")
         return cls(policy, config, scorer, reporter=reporter, session=session)
 
     def train(self, dataset: Rows, eval_dataset: Rows | None = None) -> TrainResult:

@@ -49,7 +49,7 @@ def test_the_trainer_never_imports_the_dashboard() -> None:
 @pytest.mark.fresh
 def test_a_console_without_a_terminal_costs_no_rich() -> None:
     assert "rich" not in packages(
-        modules_after("import sys, grpo_trainer.console; print(*sys.modules)")
+        modules_after("import sys, grpo_trainer.output.console; print(*sys.modules)")
     )
 
 
@@ -84,7 +84,7 @@ def test_the_contracts_name_the_standard_library_and_msgspec_only() -> None:
 
 @pytest.mark.fresh
 @pytest.mark.parametrize(
-    "module", ["grpo_trainer", "grpo_trainer.cli", "grpo_trainer.reward_worker", "grpo_tui.cli"]
+    "module", ["grpo_trainer", "grpo_trainer.cli", "grpo_trainer.rewards.worker", "grpo_tui.cli"]
 )
 def test_a_start_costs_no_mlx(module: str) -> None:
     found = packages(modules_after(f"import sys, {module}; print(*sys.modules)"))

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_tui.command_log import CommandState
-from grpo_tui.run_model import RunState
-from grpo_tui.run_status import RunStatus
+from grpo_tui.state.command_log import CommandState
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.run_status import RunStatus
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from textual.binding import Binding, BindingType
 from grpo_protocol.commands import Answer, Command, Pause, Resume, SaveCheckpoint, Set
 from grpo_protocol.config import SampleDisplay
 from grpo_tui.announcements import Announcer
-from grpo_tui.glyphs import ASCII, UNICODE
+from grpo_tui.child.notices import Item, SampleModeChosen
+from grpo_tui.child.supervisor import Supervisor
+from grpo_tui.drawing.glyphs import ASCII, UNICODE
+from grpo_tui.drawing.themes import DARK
 from grpo_tui.launch import LaunchPlan
-from grpo_tui.notices import Item, SampleModeChosen
-from grpo_tui.run_state import RunState, RunStatus, apply
 from grpo_tui.run_summary import exit_code_of
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.help_sections import HELP_SECTIONS
@@ -24,9 +25,8 @@ from grpo_tui.screens.runs import RunsScreen
 from grpo_tui.screens.state_screen import ShowsState
 from grpo_tui.screens.stop_dialog import StopDialog
 from grpo_tui.screens.trainer_prompt import TrainerPrompt
-from grpo_tui.supervisor import Supervisor
+from grpo_tui.state.run_state import RunState, RunStatus, apply
 from grpo_tui.terminal import GuardedApp
-from grpo_tui.themes import DARK
 from grpo_tui.widgets.thin_scrollbar import use_scrollbars
 
 TICKS_PER_SECOND: Final = 10

@@ -14,13 +14,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from grpo_tui.child.exit_codes import BAD_INPUT
 from grpo_tui.errors import LaunchError
-from grpo_tui.exit_codes import BAD_INPUT
 from grpo_tui.launch import LaunchPlan, RestartRule
 from grpo_tui.tty_check import needs_ascii, terminal_problem
 
 if TYPE_CHECKING:
-    from grpo_tui.run_model import RunState
+    from grpo_tui.state.run_model import RunState
 
 _OWN_FLAGS: Final = ("--ascii", "--no-mouse", "--auto-restart", "--no-auto-restart")
 _TRAINER_COMMANDS: Final = ("demo", "train")

@@ -3,9 +3,9 @@
 import shlex
 from pathlib import Path
 
-from grpo_tui.exit_codes import shell_code
-from grpo_tui.run_model import RunState
-from grpo_tui.run_status import RunStatus
+from grpo_tui.child.exit_codes import shell_code
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.run_status import RunStatus
 
 
 def exit_code_of(state: RunState) -> int:

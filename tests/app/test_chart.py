@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from grpo_tui.chart_frame import ChartData, ChartView, draw_chart
-from grpo_tui.chart_scale import Range, range_of, ticks, window
-from grpo_tui.formatting import memory, percent
-from grpo_tui.glyphs import ASCII, UNICODE, Glyphs
-from grpo_tui.run_model import Mark
-from grpo_tui.series import Series
+from grpo_tui.drawing.chart_frame import ChartData, ChartView, draw_chart
+from grpo_tui.drawing.chart_scale import Range, range_of, ticks, window
+from grpo_tui.drawing.formatting import memory, percent
+from grpo_tui.drawing.glyphs import ASCII, UNICODE, Glyphs
+from grpo_tui.state.run_model import Mark
+from grpo_tui.state.series import Series
 
 HOSTILE: Sequence[Sequence[float | None]] = (
     [],

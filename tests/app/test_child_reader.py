@@ -6,14 +6,14 @@ import pytest
 
 from grpo_protocol.framing import Oversized
 from grpo_protocol.messages import Log
-from grpo_tui.child_reader import (
+from grpo_tui.child.child_reader import (
     CHUNK_BYTES,
     guess_level,
     read_stream,
     stderr_items,
     stdout_items,
 )
-from grpo_tui.notices import InvalidUtf8, Item
+from grpo_tui.child.notices import InvalidUtf8, Item
 
 
 async def test_buffered_flood_gives_the_event_loop_a_turn_after_each_chunk() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from grpo_tui.command_pipe import CommandPipe
+from grpo_tui.child.command_pipe import CommandPipe
 
 
 def pipe() -> tuple[int, CommandPipe, list[tuple[int, str]]]:

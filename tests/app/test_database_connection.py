@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.database import DatabaseReader, RecordError
-from grpo_tui.database_connection import Connection
-from grpo_tui.database_filter import narrowed
-from grpo_tui.database_rows import GenerationQuery
+from grpo_tui.record.database import DatabaseReader, RecordError
+from grpo_tui.record.database_connection import Connection
+from grpo_tui.record.database_filter import narrowed
+from grpo_tui.record.database_rows import GenerationQuery
 from sample_database import (
     Shape,
     build_run,
@@ -206,7 +206,7 @@ def test_r08_the_process_ends_by_itself(ending: str, tmp_path: Path) -> None:
         f"""
         import asyncio, sys
         from pathlib import Path
-        from grpo_tui.database import DatabaseReader
+        from grpo_tui.record.database import DatabaseReader
 
         async def main():
             reader = await DatabaseReader.open(Path(sys.argv[1]))

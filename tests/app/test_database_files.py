@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.database import DatabaseReader
-from grpo_tui.database_rows import GenerationQuery
+from grpo_tui.record.database import DatabaseReader
+from grpo_tui.record.database_rows import GenerationQuery
 from sample_database import (
     RecordWriter,
     build_run,
@@ -161,7 +161,7 @@ def test_a_folder_in_which_nobody_may_write(crashed: bool, open_to_all: Path) ->
         """
         import asyncio, os, sys
         from pathlib import Path
-        from grpo_tui.database import DatabaseReader, RecordError
+        from grpo_tui.record.database import DatabaseReader, RecordError
 
         os.chdir(sys.argv[1])
         if os.geteuid() == 0:

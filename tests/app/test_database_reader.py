@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.database import DatabaseReader
-from grpo_tui.database_filter import narrowed
-from grpo_tui.database_rows import Bound, GenerationQuery
+from grpo_tui.record.database import DatabaseReader
+from grpo_tui.record.database_filter import narrowed
+from grpo_tui.record.database_rows import Bound, GenerationQuery
 from sample_database import (
     RecordWriter,
     Shape,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.glyphs import ASCII
+from grpo_tui.drawing.glyphs import ASCII
 from grpo_tui.widgets import database_view
 from grpo_tui.widgets.database_view import NO_RECORD, DatabaseView
 from record_app import SIZES, RecordApp, RunsApp, Size, panes_of, screen_text, until, until_shown

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard import dashboard
 from grpo_protocol.messages import Choice, Prompt
-from grpo_tui.layouts import layout_for
+from grpo_tui.drawing.layouts import layout_for
 
 SIZES = [
     (1, 1),

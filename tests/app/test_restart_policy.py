@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_tui.restart_policy import NoRestart, Restart, RestartPolicy, resume_argv
+from grpo_tui.child.restart_policy import NoRestart, Restart, RestartPolicy, resume_argv
 
 
 def delays(policy: RestartPolicy, times: list[float]) -> list[float | None]:

@@ -15,7 +15,7 @@ from grpo_protocol.messages import (
     Prompt,
     Resumed,
 )
-from grpo_tui.notices import (
+from grpo_tui.child.notices import (
     ChildExited,
     ChildStarted,
     CommandSent,
@@ -26,8 +26,8 @@ from grpo_tui.notices import (
     SampleModeChosen,
     SpawnFailed,
 )
-from grpo_tui.run_state import RunStatus
 from grpo_tui.run_summary import exit_code_of, summary_lines
+from grpo_tui.state.run_state import RunStatus
 from run_feed import Feed
 
 

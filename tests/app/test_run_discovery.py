@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui import run_catalog, run_discovery
-from grpo_tui.run_catalog import RunCatalog
-from grpo_tui.run_discovery import NoSuchPathError, find_databases
+from grpo_tui.record import run_catalog, run_discovery
+from grpo_tui.record.run_catalog import RunCatalog
+from grpo_tui.record.run_discovery import NoSuchPathError, find_databases
 from sample_database import RecordWriter, Shape, build_run, dead_pid, lock_run
 
 SMALL = Shape(1, 1, 1)

@@ -15,8 +15,8 @@ from grpo_protocol.messages import (
     ResumeState,
     Step,
 )
-from grpo_tui.notices import ChildStarted
-from grpo_tui.run_state import restore_steps
+from grpo_tui.child.notices import ChildStarted
+from grpo_tui.state.run_state import restore_steps
 from run_feed import Feed, step
 
 

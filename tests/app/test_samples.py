@@ -1,7 +1,7 @@
 """Completions and log lines held for reading: bounded, numbered for life, filtered."""
 
-from grpo_tui.log_book import LEVELS, LogBook
-from grpo_tui.samples import GroupKey, SampleBook
+from grpo_tui.state.log_book import LEVELS, LogBook
+from grpo_tui.state.samples import GroupKey, SampleBook
 from run_feed import generation
 
 

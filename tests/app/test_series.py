@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from grpo_tui.series import Column, Gap, Point, Series
+from grpo_tui.state.series import Column, Gap, Point, Series
 
 
 def series_of(*values: float | None) -> Series:

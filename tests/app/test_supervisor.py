@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_protocol.commands import Pause, Resume, SaveCheckpoint, Set, Stop
-from grpo_tui.command_pipe import MAX_BACKLOG_BYTES
-from grpo_tui.run_state import RunStatus
+from grpo_tui.child.command_pipe import MAX_BACKLOG_BYTES
+from grpo_tui.state.run_state import RunStatus
 from supervised import supervised
 
 

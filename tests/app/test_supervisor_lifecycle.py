@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from grpo_protocol.commands import Set
+from grpo_tui.child.notices import QuitStage, RestartGivenUp, RestartScheduled
 from grpo_tui.launch import RestartRule
-from grpo_tui.notices import QuitStage, RestartGivenUp, RestartScheduled
-from grpo_tui.run_state import RunStatus
+from grpo_tui.state.run_state import RunStatus
 from supervised import FAKE, PATIENCE, supervised
 
 ENDLESS = ("--steps", "100000", "--interval", "0.02")

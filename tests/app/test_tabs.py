@@ -11,7 +11,7 @@ from grpo_protocol.messages import (
     Log,
     Paused,
 )
-from grpo_tui.notices import ChildExited, ChildStarted
+from grpo_tui.child.notices import ChildExited, ChildStarted
 from grpo_tui.screens.live import LiveScreen
 from grpo_tui.screens.live_keys import TABS
 from grpo_tui.screens.sample_detail import SampleDetail

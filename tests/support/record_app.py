@@ -7,10 +7,10 @@ from pathlib import Path
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from grpo_tui.database_rows import GenerationDetail
-from grpo_tui.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.themes import DARK
+from grpo_tui.record.database_rows import GenerationDetail
 from grpo_tui.screens.runs import RunsScreen
-from grpo_tui.themes import DARK
 from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
 from grpo_tui.widgets.record_panes import RecordPanes
 

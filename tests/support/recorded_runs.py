@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.messages import Generation, Step
-from grpo_trainer.recorder import Recorder
+from grpo_trainer.output.recorder import Recorder
 from python_process import SECONDS
 
 

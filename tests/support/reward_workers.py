@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_trainer.rewards import RewardBatch, RewardError, Scorer, load_scorer
+from grpo_trainer.rewards.loading import RewardBatch, RewardError, Scorer, load_scorer
 
 Load = Callable[..., Scorer]
 

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import fake_trainer
+from grpo_tui.child.notices import Item
+from grpo_tui.child.supervisor import Supervisor
 from grpo_tui.launch import RestartRule
-from grpo_tui.notices import Item
-from grpo_tui.run_state import RunState, apply
-from grpo_tui.supervisor import Supervisor
+from grpo_tui.state.run_state import RunState, apply
 
 FAKE = Path(fake_trainer.__file__)
 PATIENCE = 30.0

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from grpo_trainer.captured_output import IN_PLACE_SECONDS, MAX_LINE_BYTES, OutputLines
+from grpo_trainer.output.captured_output import IN_PLACE_SECONDS, MAX_LINE_BYTES, OutputLines
 from python_process import run_python
 
 PRELUDE = """
 import os, subprocess, sys, threading
-from grpo_trainer.captured_output import CapturedOutput
+from grpo_trainer.output.captured_output import CapturedOutput
 lines, errors = [], []
 def on_line(source, text):
     lines.append((source, text))

@@ -18,8 +18,8 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
-from grpo_trainer.console import Console
-from grpo_trainer.run_figures import RunFigures, duration, number
+from grpo_trainer.output.console import Console
+from grpo_trainer.output.run_figures import RunFigures, duration, number
 
 
 def step(number: int, **fields: Any) -> Step:

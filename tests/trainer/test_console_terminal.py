@@ -17,7 +17,7 @@ from grpo_protocol.messages import (
     PhaseChange,
     Step,
 )
-from grpo_trainer.console import Console
+from grpo_trainer.output.console import Console
 from python_process import SECONDS, run_python, start_python
 
 
@@ -35,7 +35,7 @@ def test_R23_a_closed_stream_ends_neither_training_nor_the_exit_code(stream: str
     code = """
 import sys
 from grpo_protocol.messages import *
-from grpo_trainer.console import Console
+from grpo_trainer.output.console import Console
 console = Console()
 sys.stdin.read()
 for number in range(1000):
@@ -65,7 +65,7 @@ def test_a_program_without_streams_trains_on() -> None:
 import os, sys
 sys.stdout = sys.stderr = None
 from grpo_protocol.messages import *
-from grpo_trainer.console import Console
+from grpo_trainer.output.console import Console
 console = Console()
 console.handle(Step(step=1, loss=0.5, total_tokens=1))
 console.handle(Failed("broken", 1))
@@ -128,7 +128,7 @@ def test_an_unforeseen_end_gives_the_cursor_back(terminal: Terminal) -> None:
     code = """
 from grpo_protocol.config import GRPOConfig, config_values
 from grpo_protocol.messages import *
-from grpo_trainer.console import Console
+from grpo_trainer.output.console import Console
 Console().handle(Init("tiny", config_values(GRPOConfig()), 2))
 raise SystemExit(3)
 """

@@ -12,8 +12,8 @@ from grpo_trainer.dataset import as_examples
 from grpo_trainer.evaluation import evaluate
 from grpo_trainer.model_source import LoadedModel, load_model
 from grpo_trainer.prompts import EncodedPrompt, encode_prompts
-from grpo_trainer.reward_batch import RewardBatch
-from grpo_trainer.reward_types import RewardScores
+from grpo_trainer.rewards.batch import RewardBatch
+from grpo_trainer.rewards.types import RewardScores
 from grpo_trainer.rollout import Completion, Interrupted, SamplingOptions, decode_greedily
 from grpo_trainer.scoring import batch_for_rewards, completion_text
 from tiny_model import EOS_ID, make_model, tiny_model

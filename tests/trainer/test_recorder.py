@@ -10,7 +10,7 @@ import pytest
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.database import SCHEMA_VERSION
 from grpo_protocol.messages import Eval, Log, ToolCall
-from grpo_trainer.recorder import NullRecorder, Recorder
+from grpo_trainer.output.recorder import NullRecorder, Recorder
 from recorded_runs import generation, record, recorders, rows, step
 
 Open = Callable[..., Recorder]

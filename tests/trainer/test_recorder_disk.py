@@ -9,8 +9,8 @@ import pytest
 
 from grpo_protocol.database import SCHEMA_VERSION
 from grpo_protocol.messages import Log
-from grpo_trainer.database_writer import MAX_WAL_BYTES, DatabaseWriter, Work
-from grpo_trainer.recorder import Recorder, RecorderError
+from grpo_trainer.output.database_writer import MAX_WAL_BYTES, DatabaseWriter, Work
+from grpo_trainer.output.recorder import Recorder, RecorderError
 from python_process import SECONDS
 from recorded_runs import generation, record, recorders, rows, step, wait_until
 
@@ -129,7 +129,7 @@ def test_P09_the_write_ahead_file_stays_small_while_a_reader_comes_and_goes(
 def test_P09_a_large_write_ahead_file_is_emptied_when_the_reader_is_done(
     path: Path, open_recorder: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_trainer.database_writer._TRUNCATE_BUSY_MS", SECONDS * 1000)
+    monkeypatch.setattr("grpo_trainer.output.database_writer._TRUNCATE_BUSY_MS", SECONDS * 1000)
     recorder = open_recorder()
     record(recorder, 1)
     recorder.commit()
@@ -195,7 +195,7 @@ def test_what_may_pass_is_tried_again(
     failed: int,
     num_problems: int,
 ) -> None:
-    monkeypatch.setattr("grpo_trainer.database_writer._RETRY_SECONDS", (0.0,) * 4)
+    monkeypatch.setattr("grpo_trainer.output.database_writer._RETRY_SECONDS", (0.0,) * 4)
     problems: list[str] = []
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     writer = DatabaseWriter(db, path, problems.append)
@@ -256,7 +256,7 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path: Path, open_recorder: Open)
 def test_a_database_locked_by_another_writer_is_refused(
     path: Path, open_recorder: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_trainer.recorder.BUSY_MS", 10)
+    monkeypatch.setattr("grpo_trainer.output.recorder.BUSY_MS", 10)
     open_recorder().close()
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_protocol import Event, GRPOConfig
 from grpo_protocol.messages import Complete, Log, PhaseChange, Status
-from grpo_trainer.reporter import Reporter, event_mode
+from grpo_trainer.output.reporter import Reporter, event_mode
 
 
 @pytest.mark.parametrize(

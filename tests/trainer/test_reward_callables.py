@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpo_protocol.config_input import ConfigError
-from grpo_trainer.rewards import (
+from grpo_trainer.rewards.loading import (
     RewardBatch,
     RewardError,
     Scorer,

@@ -9,7 +9,7 @@ import pytest
 import reward_workers
 from grpo_protocol.config_input import ConfigError
 from grpo_trainer.dataset import as_examples, load_dataset
-from grpo_trainer.rewards import load_scorer
+from grpo_trainer.rewards.loading import load_scorer
 from reward_batches import text_batch
 from reward_workers import EXACT, Load, Output, failure_of, write
 

@@ -10,8 +10,8 @@ from textwrap import dedent
 import pytest
 
 import reward_workers
-from grpo_trainer.reward_files import parse_spec
-from grpo_trainer.reward_wire import Channel, LoadFiles, ScoreBatch, encode
+from grpo_trainer.rewards.files import parse_spec
+from grpo_trainer.rewards.frames import Channel, LoadFiles, ScoreBatch, encode
 from reward_batches import text_batch
 from reward_workers import EXACT, Load, Output, failure_of, read_pid, runs, wait_until, write
 
@@ -172,7 +172,7 @@ def test_an_interrupted_step_does_not_leave_its_reply_to_the_next_one(
 
 PARENT = """
 import sys
-from grpo_trainer.rewards import RewardBatch, load_scorer
+from grpo_trainer.rewards.loading import RewardBatch, load_scorer
 scorer = load_scorer(sys.argv[1])
 scorer.score(RewardBatch(["p"], ["c"], [[1]], {}, 1, ["stop"]))
 """
@@ -209,7 +209,7 @@ def test_the_worker_dies_with_the_trainer(tmp_path: Path, wait: str) -> None:
 def start_worker(request_fd: int, reply_fd: int, parent: int) -> "subprocess.Popen[bytes]":
     fds = (request_fd, reply_fd)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "grpo_trainer.reward_worker", *map(str, (*fds, parent))],
+        [sys.executable, "-P", "-m", "grpo_trainer.rewards.worker", *map(str, (*fds, parent))],
         pass_fds=fds,
         start_new_session=True,
         stderr=subprocess.PIPE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import reward_workers
-from grpo_trainer.rewards import load_scorer
+from grpo_trainer.rewards.loading import load_scorer
 from reward_batches import chat_batch, text_batch
 from reward_workers import Load, Output, failure_of, write
 
@@ -36,7 +36,7 @@ def test_e15_values_reach_the_function_as_they_are(load: Load) -> None:
 
 def test_completions_take_the_form_of_their_prompts_here_too(load: Load) -> None:
     source = """
-        from grpo_trainer.rewards import completion_texts
+        from grpo_trainer.rewards.loading import completion_texts
         def form(prompts, completions):
             assert isinstance(completions[0], str) == isinstance(prompts[0], str)
             return [len(text) for text in completion_texts(completions)]

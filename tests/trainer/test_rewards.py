@@ -9,7 +9,7 @@ import pytest
 
 from grpo_protocol.config_input import ConfigError
 from grpo_trainer.dataset import as_examples
-from grpo_trainer.rewards import (
+from grpo_trainer.rewards.loading import (
     RewardBatch,
     RewardError,
     RewardScores,

@@ -22,7 +22,7 @@ from grpo_protocol.messages import (
     PhaseChange,
     Step,
 )
-from grpo_trainer.run_log import RunLog
+from grpo_trainer.output.run_log import RunLog
 
 
 @pytest.fixture

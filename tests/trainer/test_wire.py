@@ -10,7 +10,7 @@ import pytest
 from grpo_protocol.codec import decode_event
 from grpo_protocol.framing import LineSplitter
 from grpo_protocol.messages import Ack, Dropped, Generation, Log, Step
-from grpo_trainer.wire import Outbox, Wire
+from grpo_trainer.output.wire import Outbox, Wire
 from python_process import SECONDS
 from wire_events import decode_all, generation, read_events, step
 

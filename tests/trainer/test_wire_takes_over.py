@@ -11,7 +11,7 @@ from wire_events import decode_all
 PRELUDE = """
 import os, signal, subprocess, sys, time
 from grpo_protocol.messages import *
-from grpo_trainer.wire import Wire
+from grpo_trainer.output.wire import Wire
 """
 
 
@@ -223,7 +223,8 @@ wire.close()
 def test_output_side_imports_neither_mlx_nor_rich() -> None:
     code = """
 import sys
-from grpo_trainer import captured_output, console, recorder, run_folder, run_log, wire
+from grpo_trainer.output import captured_output, console, recorder, run_log, wire
+from grpo_trainer import run_folder
 assert not {"mlx", "mlx_lm", "rich", "transformers"} & set(sys.modules), sorted(sys.modules)
 """
     done = run_python(code)

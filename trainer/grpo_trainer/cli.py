@@ -14,7 +14,7 @@ from grpo_trainer import blas
 from grpo_trainer.arguments import Arguments, parse_arguments, wants_events
 from grpo_trainer.demo import settings as demo_settings
 from grpo_trainer.errors import TrainerError
-from grpo_trainer.reporter import event_mode
+from grpo_trainer.output.reporter import event_mode
 from grpo_trainer.session import Session, exit_code, open_session
 
 if TYPE_CHECKING:

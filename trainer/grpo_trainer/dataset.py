@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_protocol.config_input import ConfigError
 from grpo_trainer.dataset_files import RawRow, read_rows
-from grpo_trainer.reward_batch import RESERVED_COLUMNS
+from grpo_trainer.rewards.batch import RESERVED_COLUMNS
 
 PROMPT_COLUMN = "prompt"
 ANSWER_COLUMNS = ("answer", "solution", "ground_truth")

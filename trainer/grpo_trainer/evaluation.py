@@ -6,7 +6,7 @@ from typing import Any
 from grpo_protocol.messages import Eval
 from grpo_trainer.advantages import mean_of
 from grpo_trainer.prompts import EncodedPrompt
-from grpo_trainer.reward_types import Scorer
+from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, decode_greedily
 from grpo_trainer.scoring import batch_for_rewards
 

@@ -31,10 +31,10 @@ from grpo_trainer.control import Pending
 from grpo_trainer.epochs import EpochTracker
 from grpo_trainer.errors import TrainingError
 from grpo_trainer.learner import Learner
+from grpo_trainer.output.recorder import NullRecorder, Recorder
+from grpo_trainer.output.run_log import RunLog
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.randomness import derived_seed
-from grpo_trainer.recorder import NullRecorder, Recorder
-from grpo_trainer.run_log import RunLog
 from grpo_trainer.session import Session
 from grpo_trainer.step_report import choose_samples
 from grpo_trainer.stopwatch import Stopwatch

@@ -14,11 +14,11 @@ from grpo_trainer.checkpoint import DatasetState, TrainingState
 from grpo_trainer.dataset import Example, dataset_hash
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
+from grpo_trainer.output.recorder import NullRecorder, Recorder
+from grpo_trainer.output.run_log import RunLog
 from grpo_trainer.plan import TrainingPlan
-from grpo_trainer.recorder import NullRecorder, Recorder
 from grpo_trainer.run import Run
 from grpo_trainer.run_folder import file_name
-from grpo_trainer.run_log import RunLog
 from grpo_trainer.session import Session, display_name
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_trainer.prompts import EncodedPrompt
-from grpo_trainer.reward_batch import RewardBatch
+from grpo_trainer.rewards.batch import RewardBatch
 from grpo_trainer.rollout import Completion
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from grpo_protocol import ConfigError
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.messages import Failed
-from grpo_trainer.console import Console
 from grpo_trainer.control import Control, read_commands, signals_stop
 from grpo_trainer.errors import TrainerError
-from grpo_trainer.reporter import Reporter, event_mode
-from grpo_trainer.reward_types import RewardError
+from grpo_trainer.output.console import Console
+from grpo_trainer.output.reporter import Reporter, event_mode
+from grpo_trainer.rewards.types import RewardError
 from grpo_trainer.run_folder import RunFolder, new_run_path
 
 

@@ -15,7 +15,7 @@ from grpo_trainer.dataset import expected_answer
 from grpo_trainer.learner import TrainingRow, UpdateResult
 from grpo_trainer.plan import PlannedStep
 from grpo_trainer.prompts import EncodedPrompt
-from grpo_trainer.reward_types import RewardScores
+from grpo_trainer.rewards.types import RewardScores
 from grpo_trainer.rollout import Completion
 
 

@@ -23,12 +23,12 @@ from grpo_trainer.errors import TrainingError
 from grpo_trainer.evaluation import evaluate
 from grpo_trainer.learner import Learner, TrainingRow, UpdateResult, learning_rate_of
 from grpo_trainer.model_source import check_model_name
+from grpo_trainer.output.reporter import Reporter
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.policy import Policy, load_policy
 from grpo_trainer.prompts import EncodedPrompt, encode_prompts
-from grpo_trainer.reporter import Reporter
-from grpo_trainer.reward_types import Scorer
-from grpo_trainer.rewards import load_scorer
+from grpo_trainer.rewards.loading import load_scorer
+from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import Completion, Interrupted, SamplingOptions, sample_groups
 from grpo_trainer.run import Run
 from grpo_trainer.run_opening import open_run

@@ -8,10 +8,10 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from grpo_tui.clipboard import copy_text
-from grpo_tui.database_rows import GenerationDetail
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.recorded_sample import recorded_sample
-from grpo_tui.sample_text import body_blocks, title_line
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.sample_text import body_blocks, title_line
+from grpo_tui.record.database_rows import GenerationDetail
+from grpo_tui.record.recorded_sample import recorded_sample
 from grpo_tui.widgets.text_view import TextView
 
 

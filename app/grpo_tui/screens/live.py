@@ -11,15 +11,15 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from grpo_tui.formatting import integer
-from grpo_tui.glyphs import Glyphs
-from grpo_tui.layouts import LAYOUTS, layout_for
-from grpo_tui.metric_names import REWARD
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.formatting import integer
+from grpo_tui.drawing.glyphs import Glyphs
+from grpo_tui.drawing.layouts import LAYOUTS, layout_for
 from grpo_tui.screens.chart_actions import ChartActions
 from grpo_tui.screens.generation import GenerationScreen
 from grpo_tui.screens.live_keys import LIVE_KEYS, TABS
 from grpo_tui.screens.sample_detail import SampleDetail
+from grpo_tui.state.metric_names import REWARD
+from grpo_tui.state.run_model import RunState
 from grpo_tui.widgets.config_view import ConfigView
 from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
 from grpo_tui.widgets.filter_bar import FilterBar

@@ -9,9 +9,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Button, Static
 
-from grpo_tui.formatting import ago
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.formatting import ago
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.state.run_model import RunState
 from grpo_tui.widgets.scroll_pane import ScrollPane
 
 QuitChoice = Literal["stop", "detach", "kill", "stay"]

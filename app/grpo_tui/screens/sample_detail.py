@@ -9,10 +9,10 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from grpo_tui.clipboard import copy_text
-from grpo_tui.glyphs import Glyphs
-from grpo_tui.run_model import RunState
-from grpo_tui.sample_text import body_blocks, group_line, title_line
-from grpo_tui.samples import Sample
+from grpo_tui.drawing.glyphs import Glyphs
+from grpo_tui.drawing.sample_text import body_blocks, group_line, title_line
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.samples import Sample
 from grpo_tui.widgets.run_header import RunHeader
 from grpo_tui.widgets.text_view import TextView
 

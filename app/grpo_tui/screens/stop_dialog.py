@@ -9,9 +9,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from grpo_tui.header_line import phase_text
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.header_line import phase_text
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.state.run_model import RunState
 
 _RUNGS = {
     "stop": ("Asked the trainer to stop: it finishes the step and saves.", "SIGTERM"),

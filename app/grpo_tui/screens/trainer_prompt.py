@@ -9,9 +9,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from grpo_tui.glyphs import Glyphs
-from grpo_tui.run_model import Question
+from grpo_tui.drawing.glyphs import Glyphs
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.state.run_model import Question
 from grpo_tui.widgets.row_list import RowList
 from grpo_tui.widgets.scroll_pane import ScrollPane
 

@@ -5,8 +5,8 @@ from typing import Final
 from textual.content import Content
 
 from grpo_protocol.config import config_keys
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.run_model import ConfigEntry, RunState
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.state.run_model import ConfigEntry, RunState
 from grpo_tui.widgets.row_list import RowList
 
 _DESCRIPTIONS: Final = {

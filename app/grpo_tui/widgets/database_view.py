@@ -19,13 +19,13 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from grpo_tui.database import RecordError
-from grpo_tui.database_filter import REVERSED, narrowed, neighbour
-from grpo_tui.database_lines import DIM, safe_line
-from grpo_tui.database_rows import GenerationDetail, GenerationOrder, GenerationRow, StepRow
-from grpo_tui.formatting import integer
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.run_discovery import NoSuchPathError
+from grpo_tui.drawing.formatting import integer
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.record.database import RecordError
+from grpo_tui.record.database_filter import REVERSED, narrowed, neighbour
+from grpo_tui.record.database_lines import DIM, safe_line
+from grpo_tui.record.database_rows import GenerationDetail, GenerationOrder, GenerationRow, StepRow
+from grpo_tui.record.run_discovery import NoSuchPathError
 from grpo_tui.widgets.record_follower import RecordFollower
 from grpo_tui.widgets.record_list import RecordList
 from grpo_tui.widgets.record_panes import GENERATIONS, RUNS, RecordPanes

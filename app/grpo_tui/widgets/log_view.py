@@ -13,8 +13,8 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from grpo_protocol.messages import LogLevel
-from grpo_tui.log_book import LEVELS, LogBook, LogLine
-from grpo_tui.wrapping import wrap
+from grpo_tui.drawing.wrapping import wrap
+from grpo_tui.state.log_book import LEVELS, LogBook, LogLine
 
 _STYLES: Final[dict[LogLevel, tuple[str, str]]] = {
     "debug": ("D", "$foreground 50%"),

@@ -9,12 +9,12 @@ from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.chart_frame import ChartData, ChartView, Format, draw_chart
-from grpo_tui.formatting import duration, number
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.metric_specs import MetricSpec, spec_of
-from grpo_tui.run_model import RunState
-from grpo_tui.series import Axis, Series
+from grpo_tui.drawing.chart_frame import ChartData, ChartView, Format, draw_chart
+from grpo_tui.drawing.formatting import duration, number
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.metric_specs import MetricSpec, spec_of
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.series import Axis, Series
 
 SMOOTHINGS: Final = (0.0, 0.6, 0.9, 0.99)
 _AXES: Final[tuple[Axis, ...]] = ("step", "time", "tokens")

@@ -5,10 +5,10 @@ What the cursor stands on is charted.
 
 from textual.content import Content
 
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.metric_specs import MetricSpec, specs_for
-from grpo_tui.run_model import RunState
-from grpo_tui.series import Series
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.metric_specs import MetricSpec, specs_for
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.series import Series
 from grpo_tui.widgets.row_list import RowList
 from grpo_tui.widgets.sparkline import sparkline
 

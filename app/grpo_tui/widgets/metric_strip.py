@@ -3,10 +3,10 @@
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui import metric_names as names
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.metric_specs import spec_of
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.metric_specs import spec_of
+from grpo_tui.state import metric_names as names
+from grpo_tui.state.run_model import RunState
 from grpo_tui.widgets.metric_list import trend
 from grpo_tui.widgets.progress_panel import fitting
 from grpo_tui.widgets.sparkline import sparkline

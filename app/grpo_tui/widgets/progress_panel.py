@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui import metric_names as names
-from grpo_tui.formatting import ago, duration, memory, number, seconds
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.formatting import ago, duration, memory, number, seconds
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.state import metric_names as names
+from grpo_tui.state.run_model import RunState
 
 _DIM = "$foreground 60%"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from textual.content import Content
 
-from grpo_tui.database import DatabaseReader, RecordError
-from grpo_tui.database_lines import run_name, safe_line
-from grpo_tui.database_rows import GenerationDetail, GenerationQuery, GenerationRow, StepRow
-from grpo_tui.formatting import integer
-from grpo_tui.record_session import RecordSession
-from grpo_tui.run_catalog import RunCatalog, RunEntry
+from grpo_tui.drawing.formatting import integer
+from grpo_tui.record.database import DatabaseReader, RecordError
+from grpo_tui.record.database_lines import run_name, safe_line
+from grpo_tui.record.database_rows import GenerationDetail, GenerationQuery, GenerationRow, StepRow
+from grpo_tui.record.record_session import RecordSession
+from grpo_tui.record.run_catalog import RunCatalog, RunEntry
 from grpo_tui.widgets.record_panes import RecordPanes
 
 PROGRESS_SECONDS = 0.25

@@ -8,8 +8,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 
-from grpo_tui.database import RecordError
-from grpo_tui.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.record.database import RecordError
 from grpo_tui.widgets.row_list import RowList
 
 RowT = TypeVar("RowT")

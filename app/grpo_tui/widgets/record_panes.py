@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.content import Content
 
-from grpo_tui.database_lines import generation_line, run_line, step_line
-from grpo_tui.database_rows import GenerationRow, StepRow
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.run_catalog import RunEntry
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.record.database_lines import generation_line, run_line, step_line
+from grpo_tui.record.database_rows import GenerationRow, StepRow
+from grpo_tui.record.run_catalog import RunEntry
 from grpo_tui.widgets.record_list import KeyedList, RecordList
 from grpo_tui.widgets.row_list import RowList
 

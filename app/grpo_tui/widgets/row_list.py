@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from grpo_tui.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
 
 
 class RowList(ScrollView, can_focus=True):

@@ -3,9 +3,9 @@
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.header_line import header_line, status_text
-from grpo_tui.run_model import RunState
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.header_line import header_line, status_text
+from grpo_tui.state.run_model import RunState
 
 
 class RunHeader(Widget):

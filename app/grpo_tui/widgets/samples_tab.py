@@ -6,11 +6,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from grpo_tui.formatting import integer
-from grpo_tui.glyphs import Glyphs
-from grpo_tui.run_model import RunState
-from grpo_tui.sample_text import body_blocks, group_line, title_line
-from grpo_tui.samples import Sample
+from grpo_tui.drawing.formatting import integer
+from grpo_tui.drawing.glyphs import Glyphs
+from grpo_tui.drawing.sample_text import body_blocks, group_line, title_line
+from grpo_tui.state.run_model import RunState
+from grpo_tui.state.samples import Sample
 from grpo_tui.widgets.row_list import RowList
 from grpo_tui.widgets.sample_table import SampleTable
 from grpo_tui.widgets.text_view import TextView

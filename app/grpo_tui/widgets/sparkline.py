@@ -8,7 +8,7 @@ not finite shows a gap, so that one NaN among thousands is seen. Flat series sta
 import math
 from collections.abc import Sequence
 
-from grpo_tui.glyphs import Glyphs
+from grpo_tui.drawing.glyphs import Glyphs
 
 
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> str:

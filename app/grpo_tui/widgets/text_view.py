@@ -12,8 +12,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from grpo_tui.glyphs import UNICODE, Glyphs
-from grpo_tui.wrapping import wrap
+from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.drawing.wrapping import wrap
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, TypedDict
 
-from grpo_trainer.reward_batch import completion_texts
+from grpo_trainer.rewards.batch import completion_texts
 
 EVALUATION_ROWS = 200
 CARRY_SHARE = 0.75

@@ -1,0 +1,1 @@
+"""The trainer as a child process: started, read, commanded, ended."""

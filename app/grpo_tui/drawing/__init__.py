@@ -1,0 +1,1 @@
+"""From numbers and texts to what a terminal can show; knows no widget."""

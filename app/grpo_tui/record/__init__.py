@@ -1,0 +1,1 @@
+"""Records of runs in SQLite, read without changing anything."""

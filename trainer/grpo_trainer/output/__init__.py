@@ -1,0 +1,1 @@
+"""What leaves the trainer: events, console lines, the log file and the database."""

@@ -1,0 +1,1 @@
+"""Reward functions: calling them, running those of files apart, and combining their scores."""

@@ -15,7 +15,7 @@ from grpo_trainer.arguments import Arguments, parse_arguments, wants_events
 from grpo_trainer.demo import settings as demo_settings
 from grpo_trainer.errors import TrainerError
 from grpo_trainer.output.reporter import event_mode
-from grpo_trainer.session import Session, exit_code, open_session
+from grpo_trainer.session import Session, exit_code, one_line, open_session
 
 if TYPE_CHECKING:
     from grpo_trainer.trainer import TrainResult
@@ -34,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = _run(arguments, session)
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # the session has told of it
+    except Exception as error:  # the session has told the dashboard, or the person, of it
         if arguments.debug:
             traceback.print_exception(error)
+        if event_mode(arguments.config):
+            _say(error)
         return exit_code(error)
     return 0 if result.signal_number is None else 128 + result.signal_number
 
@@ -88,5 +90,10 @@ def _refuse(error: ConfigError, *, events: bool) -> int:
     with contextlib.suppress(OSError):
         if events:
             os.write(1, encode_event(Failed(str(error), 2)))
-        print(f"grpo-trainer: {error}", file=sys.stderr)
+    _say(error)
     return 2
+
+
+def _say(error: BaseException) -> None:
+    with contextlib.suppress(OSError):
+        print(f"grpo-trainer: {one_line(error)}", file=sys.stderr)

@@ -10,9 +10,12 @@ bytes. A float that was NaN or infinite arrives as `None`.
 
 from typing import Literal, TypeAlias
 
-import msgspec
-
 from grpo_protocol.config import ConfigValues
+from grpo_protocol.message_parts import Aggregates as Aggregates
+from grpo_protocol.message_parts import Choice as Choice
+from grpo_protocol.message_parts import MetricsHistoryItem as MetricsHistoryItem
+from grpo_protocol.message_parts import ToolCall as ToolCall
+from grpo_protocol.message_parts import WireStruct
 
 PROTOCOL_VERSION = 1
 
@@ -24,11 +27,7 @@ FinishReason = Literal["stop", "length", "repetition"]
 RunStatus = Literal["completed", "stopped"]
 
 
-class _Event(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of all events: omits what is not known instead of sending null or zero."""
-
-
-class Hello(_Event, frozen=True, tag="hello"):
+class Hello(WireStruct, frozen=True, tag="hello"):
     """First line of a trainer: who speaks, and what it understands."""
 
     protocol_version: int
@@ -37,14 +36,14 @@ class Hello(_Event, frozen=True, tag="hello"):
     capabilities: list[str] = []
 
 
-class Status(_Event, frozen=True, tag="status"):
+class Status(WireStruct, frozen=True, tag="status"):
     """Something slow before the first step, such as loading or downloading a model."""
 
     phase: str
     message: str
 
 
-class Log(_Event, frozen=True, tag="log"):
+class Log(WireStruct, frozen=True, tag="log"):
     """One line of text for people; `source` tells who wrote it."""
 
     level: LogLevel
@@ -52,7 +51,7 @@ class Log(_Event, frozen=True, tag="log"):
     source: LogSource = "trainer"
 
 
-class DatabasePath(_Event, frozen=True, tag="database_path"):
+class DatabasePath(WireStruct, frozen=True, tag="database_path"):
     """Where the run is recorded, sent once its row exists."""
 
     path: str
@@ -60,34 +59,7 @@ class DatabasePath(_Event, frozen=True, tag="database_path"):
     run_name: str | None = None
 
 
-class MetricsHistoryItem(_Event, frozen=True):
-    """One earlier step, as much as a chart needs."""
-
-    step: int
-    loss: float | None = None
-    mean_reward: float | None = None
-    std_advantage: float | None = None
-    perplexity: float | None = None
-    token_accuracy: float | None = None
-    generation_time_ms: float | None = None
-    training_time_ms: float | None = None
-
-
-class Aggregates(_Event, frozen=True):
-    """Totals and means over every step before the resume."""
-
-    best_reward: float | None = None
-    avg_reward: float | None = None
-    reward_count: int = 0
-    best_loss: float | None = None
-    avg_loss: float | None = None
-    loss_count: int = 0
-    total_tokens: int = 0
-    avg_generation_time_ms: float | None = None
-    avg_training_time_ms: float | None = None
-
-
-class ResumeState(_Event, frozen=True, tag="resume_state"):
+class ResumeState(WireStruct, frozen=True, tag="resume_state"):
     """Sent on resume with `step` > 0: position, the last 60 steps (oldest first), and totals."""
 
     step: int
@@ -99,7 +71,7 @@ class ResumeState(_Event, frozen=True, tag="resume_state"):
     aggregates: Aggregates = Aggregates()
 
 
-class Init(_Event, frozen=True, tag="init"):
+class Init(WireStruct, frozen=True, tag="init"):
     """Training begins. `config` holds every effective setting that the trainer has."""
 
     model: str
@@ -108,7 +80,7 @@ class Init(_Event, frozen=True, tag="init"):
     """Optimizer steps that the whole run will take, when it knows them."""
 
 
-class EpochStart(_Event, frozen=True, tag="epoch_start"):
+class EpochStart(WireStruct, frozen=True, tag="epoch_start"):
     """`epoch` counts from 1; `num_batches` is the number of steps in the epoch."""
 
     epoch: int
@@ -116,7 +88,7 @@ class EpochStart(_Event, frozen=True, tag="epoch_start"):
     num_batches: int
 
 
-class PhaseChange(_Event, frozen=True, tag="phase"):
+class PhaseChange(WireStruct, frozen=True, tag="phase"):
     """What the running step does now; `done` of `total` in units of that phase, if known."""
 
     step: int
@@ -125,7 +97,7 @@ class PhaseChange(_Event, frozen=True, tag="phase"):
     total: int | None = None
 
 
-class Step(_Event, frozen=True, tag="step"):
+class Step(WireStruct, frozen=True, tag="step"):
     """One optimizer step is complete. `metrics` uses TRL's slash names."""
 
     step: int
@@ -152,17 +124,7 @@ class Step(_Event, frozen=True, tag="step"):
     metrics: dict[str, float | None] = {}
 
 
-class ToolCall(_Event, frozen=True):
-    """A call found in a completion; `arguments` is JSON text."""
-
-    status: str
-    name: str = ""
-    arguments: str = ""
-    raw_content: str = ""
-    error: str | None = None
-
-
-class Generation(_Event, frozen=True, tag="generation"):
+class Generation(WireStruct, frozen=True, tag="generation"):
     """One completion of the step just reported. Texts are never shortened."""
 
     index: int
@@ -185,7 +147,7 @@ class Generation(_Event, frozen=True, tag="generation"):
     token_ids: list[int] = []
 
 
-class Checkpoint(_Event, frozen=True, tag="checkpoint"):
+class Checkpoint(WireStruct, frozen=True, tag="checkpoint"):
     """A checkpoint is complete on disk."""
 
     path: str
@@ -193,7 +155,7 @@ class Checkpoint(_Event, frozen=True, tag="checkpoint"):
     kind: CheckpointKind | None = None
 
 
-class Eval(_Event, frozen=True, tag="eval"):
+class Eval(WireStruct, frozen=True, tag="eval"):
     """Result of an evaluation on held-out prompts after `step` optimizer steps."""
 
     step: int
@@ -202,7 +164,7 @@ class Eval(_Event, frozen=True, tag="eval"):
     metrics: dict[str, float | None]
 
 
-class EpochEnd(_Event, frozen=True, tag="epoch_end"):
+class EpochEnd(WireStruct, frozen=True, tag="epoch_end"):
     """An epoch is over, or was left by STOP."""
 
     epoch: int
@@ -211,7 +173,7 @@ class EpochEnd(_Event, frozen=True, tag="epoch_end"):
     epoch_time_secs: float
 
 
-class Complete(_Event, frozen=True, tag="complete"):
+class Complete(WireStruct, frozen=True, tag="complete"):
     """Training ended as planned or on request."""
 
     total_steps: int
@@ -220,7 +182,7 @@ class Complete(_Event, frozen=True, tag="complete"):
     reason: str | None = None
 
 
-class Failed(_Event, frozen=True, tag="failed"):
+class Failed(WireStruct, frozen=True, tag="failed"):
     """The run ends with an error: one line that says what to do."""
 
     error: str
@@ -229,19 +191,19 @@ class Failed(_Event, frozen=True, tag="failed"):
     hint: str | None = None
 
 
-class Paused(_Event, frozen=True, tag="paused"):
+class Paused(WireStruct, frozen=True, tag="paused"):
     """The loop really stands still, after `step` steps."""
 
     step: int
 
 
-class Resumed(_Event, frozen=True, tag="resumed"):
+class Resumed(WireStruct, frozen=True, tag="resumed"):
     """The loop goes on."""
 
     step: int
 
 
-class Ack(_Event, frozen=True, tag="ack"):
+class Ack(WireStruct, frozen=True, tag="ack"):
     """Answer at once to input line number `line` (from 1): understood, or why not."""
 
     line: int
@@ -252,7 +214,7 @@ class Ack(_Event, frozen=True, tag="ack"):
     """First step for which the command will hold."""
 
 
-class Applied(_Event, frozen=True, tag="applied"):
+class Applied(WireStruct, frozen=True, tag="applied"):
     """What input line `line` asked for has happened, or has failed."""
 
     line: int
@@ -263,15 +225,7 @@ class Applied(_Event, frozen=True, tag="applied"):
     path: str | None = None
 
 
-class Choice(_Event, frozen=True):
-    """One answer a person can pick."""
-
-    value: str
-    label: str
-    description: str | None = None
-
-
-class Prompt(_Event, frozen=True, tag="prompt"):
+class Prompt(WireStruct, frozen=True, tag="prompt"):
     """A script asks the person a question; answered by `PROMPT:id:value`."""
 
     id: str
@@ -281,7 +235,7 @@ class Prompt(_Event, frozen=True, tag="prompt"):
     default: list[int] = []
 
 
-class Dropped(_Event, frozen=True, tag="dropped"):
+class Dropped(WireStruct, frozen=True, tag="dropped"):
     """The reader was too slow: so many events were left out. The database has what they held."""
 
     generations: int = 0

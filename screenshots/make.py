@@ -26,8 +26,8 @@ from grpo_protocol.codec import decode_event
 from grpo_protocol.database import DATABASE_NAME, migrate
 from grpo_protocol.messages import Generation, Step
 from grpo_tui.app import GrpoApp
-from grpo_tui.child.notices import ChildStarted, Item
 from grpo_tui.launch import LaunchPlan
+from grpo_tui.notices import ChildStarted, Item
 from grpo_tui.record.database import DatabaseReader
 
 HERE: Final = Path(__file__).resolve().parent

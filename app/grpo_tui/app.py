@@ -11,11 +11,12 @@ from textual.binding import Binding, BindingType
 from grpo_protocol.commands import Answer, Command, Pause, Resume, SaveCheckpoint, Set
 from grpo_protocol.config import SampleDisplay
 from grpo_tui.announcements import Announcer
-from grpo_tui.child.notices import Item, SampleModeChosen
 from grpo_tui.child.supervisor import Supervisor
 from grpo_tui.drawing.glyphs import ASCII, UNICODE
 from grpo_tui.drawing.themes import DARK
 from grpo_tui.launch import LaunchPlan
+from grpo_tui.notices import Item, SampleModeChosen
+from grpo_tui.restoring import PastReader
 from grpo_tui.run_summary import exit_code_of
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.help_sections import HELP_SECTIONS
@@ -59,6 +60,7 @@ class GrpoApp(GuardedApp):
         self.glyphs = ASCII if plan.ascii else UNICODE
         self.supervisor: Supervisor | None = None
         self._announcer = Announcer()
+        self._past = PastReader(self.state, plan.cwd, self.receive)
         self._drawn = (-1, -1)
         self._leaving = False
         self._put_off: set[str] = set()
@@ -104,6 +106,8 @@ class GrpoApp(GuardedApp):
         if now == (version, second):
             return
         self._drawn = now
+        if self._past.is_due:
+            self.run_worker(self._past.read(), group="past", name="past steps")
         changed = now[0] != version
         for screen in self._screens_in_sight():
             screen.show_state(changed=changed)

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grpo_tui.child.exit_codes import BAD_INPUT
 from grpo_tui.errors import LaunchError
+from grpo_tui.exit_codes import BAD_INPUT
 from grpo_tui.launch import LaunchPlan, RestartRule
 from grpo_tui.tty_check import needs_ascii, terminal_problem
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_tui.paths import state_dir
-from grpo_tui.state.sanitize import clean
+from grpo_tui.sanitize import clean
 
 _MESSAGE_LIMIT: Final = 500
 _CREDENTIAL = re.compile(

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from grpo_tui.child.exit_codes import shell_code
+from grpo_tui.exit_codes import shell_code
 from grpo_tui.state.run_model import RunState
 from grpo_tui.state.run_status import RunStatus
 
@@ -40,6 +40,8 @@ def summary_lines(state: RunState) -> list[str]:
 
 def run_folder(state: RunState) -> Path | None:
     """The folder of the run, as far as the trainer has told."""
+    if state.output_dir is not None:
+        return Path(state.output_dir)
     if state.last_checkpoint is not None:
         return Path(state.last_checkpoint.path).parent
     return Path(state.database_path).parent if state.database_path else None

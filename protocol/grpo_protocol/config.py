@@ -5,8 +5,7 @@ Durations are seconds. A key marked live can be changed while training with `SET
 """
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -22,6 +21,9 @@ Count = Annotated[int, Meta(ge=1)]
 Interval = Annotated[int, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
+FineTuneType = Literal["lora", "full"]
+LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
+ScaleRewards = Literal["group", "batch", "none"]
 SampleDisplay = Literal["all", "best_worst", "random"]
 
 
@@ -44,7 +46,7 @@ class GRPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         str | None, _key("Model", "Name shown and recorded; the last part of `model` without it.")
     ] = None
     fine_tune_type: Annotated[
-        Literal["lora", "full"], _key("Model", "Train low-rank adapters, or every weight.")
+        FineTuneType, _key("Model", "Train low-rank adapters, or every weight.")
     ] = "lora"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -101,7 +103,7 @@ class GRPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Count | None, _key("GRPO", "Optimizer steps of the run; overrides `num_epochs`.")
     ] = None
     loss_type: Annotated[
-        Literal["grpo", "bnpo", "dr_grpo", "dapo"],
+        LossType,
         _key("GRPO", "How token losses become one number."),
     ] = "grpo"
     clip_epsilon: Annotated[Positive, _key("GRPO", "Lower, and by default upper, ratio clip.")] = (
@@ -111,7 +113,7 @@ class GRPOConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Positive | None, _key("GRPO", "Upper ratio clip when it differs from the lower one.")
     ] = None
     scale_rewards: Annotated[
-        Literal["group", "batch", "none"],
+        ScaleRewards,
         _key("GRPO", "Divide advantages by the spread of the group, of the batch, or not."),
     ] = "group"
     seed: Annotated[
@@ -247,25 +249,24 @@ def live_keys() -> list[str]:
     return [key.name for key in config_keys() if key.live]
 
 
-def _plain_type(hint: Any) -> Any:
-    """`hint` without bounds: what arrives from another trainer is shown, not judged."""
-    if get_origin(hint) is Annotated:
-        return _plain_type(get_args(hint)[0])
-    if get_origin(hint) is Literal:
-        return str
-    args: Iterable[Any] = get_args(hint)
-    if args and get_origin(hint) is not list:
-        union: Any = UnsetType
-        for arg in args:
-            union = union | _plain_type(arg)
-        return union
-    return hint
+class OutputStoreValues(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The section `output_store` in an `init` event; what it leaves out is at its default."""
+
+    enabled: Any = True
+    local_path: Any = None
+
+
+# Any JSON value; `Any` in the union would keep the section from becoming a struct.
+_SectionSent = OutputStoreValues | list[Any] | str | int | float | bool | None | UnsetType
 
 
 if TYPE_CHECKING:
 
     class ConfigValues(msgspec.Struct, frozen=True):
-        """The settings in an `init` event: those that the trainer sent, the rest `UNSET`."""
+        """The settings in an `init` event: those that the trainer sent, the rest `UNSET`.
+
+        A value may be of any type: another trainer's settings are shown, not judged.
+        """
 
         def __init__(self, **values: Any) -> None: ...
 
@@ -275,10 +276,10 @@ else:
     ConfigValues = msgspec.defstruct(
         "ConfigValues",
         [
-            ("training_type", str | UnsetType, UNSET),
+            ("training_type", Any, UNSET),
             *(
-                (name, _plain_type(hint) | UnsetType, UNSET)
-                for name, hint in get_type_hints(GRPOConfig, include_extras=True).items()
+                (key.name, _SectionSent if key.name == "output_store" else Any, UNSET)
+                for key in config_keys()
             ),
         ],
         frozen=True,
@@ -289,4 +290,6 @@ else:
 
 def config_values(config: GRPOConfig) -> ConfigValues:
     """`config` as the payload of an `init` event."""
-    return ConfigValues(training_type="grpo", **msgspec.structs.asdict(config))
+    settings = msgspec.structs.asdict(config)
+    store = OutputStoreValues(**msgspec.structs.asdict(config.output_store))
+    return ConfigValues(**{**settings, "training_type": "grpo", "output_store": store})

@@ -10,6 +10,7 @@ import msgspec
 
 from grpo_protocol.config import GRPOConfig, OutputStoreConfig
 
+_SECTIONS = {"": GRPOConfig, "output_store": OutputStoreConfig}
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 _NONE = {"none", "null"}
@@ -30,7 +31,7 @@ def load_config(
     for key, text in (overrides or {}).items():
         section, _, name = key.rpartition(".")
         if section:
-            merged[section] = {**merged.get(section, {}), name: _from_text(key, text)}
+            merged[section] = {**_table(section, merged), name: _from_text(key, text)}
         else:
             merged[key] = _from_text(key, text)
     return _convert(merged)
@@ -70,8 +71,18 @@ def parse_assignments(words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def _table(section: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `values` has for `section` so far; a section that is none is left to `_from_text`."""
+    table = values.get(section, {})
+    if isinstance(table, Mapping):
+        return table
+    if section in _SECTIONS:
+        raise ConfigError(f"{section}={table!r}: expected a table, written [{section}]")
+    return {}
+
+
 def _hints(section: str) -> dict[str, Any]:
-    return get_type_hints(OutputStoreConfig if section == "output_store" else GRPOConfig)
+    return get_type_hints(_SECTIONS[section]) if section in _SECTIONS else {}
 
 
 def _from_text(key: str, text: str) -> Any:

@@ -14,7 +14,7 @@ from grpo_protocol.messages import (
     Resumed,
     Status,
 )
-from grpo_tui.child.notices import ChildExited, ChildStarted
+from grpo_tui.notices import ChildExited, ChildStarted
 from grpo_tui.screens.sample_detail import SampleDetail
 from grpo_tui.widgets.sample_table import SampleTable
 

@@ -11,7 +11,7 @@ import pytest
 from grpo_protocol.codec import Malformed
 from grpo_protocol.messages import Failed, Hello, Log
 from grpo_tui.child.child import Child
-from grpo_tui.child.notices import ChildExited, ChildStarted, Item
+from grpo_tui.notices import ChildExited, ChildStarted, Item
 from supervised import supervised
 
 

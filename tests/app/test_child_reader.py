@@ -13,7 +13,7 @@ from grpo_tui.child.child_reader import (
     stderr_items,
     stdout_items,
 )
-from grpo_tui.child.notices import InvalidUtf8, Item
+from grpo_tui.notices import InvalidUtf8, Item
 
 
 async def test_buffered_flood_gives_the_event_loop_a_turn_after_each_chunk() -> None:

@@ -6,13 +6,14 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from grpo_tui.record.database import DatabaseReader, RecordError
-from grpo_tui.record.database_connection import Connection
+from grpo_tui.record.database_connection import Connection, Row
 from grpo_tui.record.database_filter import narrowed
 from grpo_tui.record.database_rows import GenerationQuery
 from sample_database import (
@@ -159,11 +160,24 @@ async def test_the_reader_cannot_write(tmp_path: Path) -> None:
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
 
+async def endless(connection: Connection) -> "asyncio.Task[list[Row]]":
+    """A question without an end, which SQLite has begun to answer."""
+    runs = threading.Event()
+
+    def go_on() -> int:
+        runs.set()
+        return 0
+
+    # Called every so many instructions of a query.
+    await connection._database.set_progress_handler(go_on, 100)
+    task = asyncio.create_task(connection.fetch(ENDLESS))
+    assert await asyncio.to_thread(runs.wait, 10)
+    return task
+
+
 async def test_a_cancelled_question_stops_and_the_next_is_answered(tmp_path: Path) -> None:
     connection = await Connection.open(build_run(tmp_path))
-    task = asyncio.create_task(connection.fetch(ENDLESS))
-    await asyncio.sleep(0.05)
-    assert not task.done()
+    task = await endless(connection)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 10)
@@ -190,8 +204,7 @@ async def test_a_list_cancelled_at_any_moment_leaves_the_connection_usable(tmp_p
 
 async def test_closing_ends_a_question_that_runs(tmp_path: Path) -> None:
     connection = await Connection.open(build_run(tmp_path))
-    task = asyncio.create_task(connection.fetch(ENDLESS))
-    await asyncio.sleep(0.05)
+    task = await endless(connection)
     await asyncio.wait_for(connection.close(), 10)
     with pytest.raises(RecordError, match="interrupted"):
         await task

@@ -145,6 +145,41 @@ def open_to_all() -> Iterator[Path]:
         yield Path(name)
 
 
+READ_AS_NOBODY = textwrap.dedent(
+    """
+    import asyncio, os, sys
+    from pathlib import Path
+    from grpo_tui.record.database import DatabaseReader, RecordError
+
+    os.chdir(sys.argv[1])
+    if os.geteuid() == 0:
+        # Nothing is forbidden to root; the standard library may be only for its eyes.
+        asyncio.run(asyncio.to_thread(int))
+        os.setgid(65534)
+        os.setuid(65534)
+
+    async def main():
+        try:
+            async with await DatabaseReader.open(Path("outputs.db")) as reader:
+                print(await reader.counts("run-1"))
+        except RecordError as error:
+            print(error)
+
+    asyncio.run(main())
+    """
+)
+
+
+def leave_log(path: Path) -> None:
+    """What a killed trainer leaves: its last step is in the write-ahead log only."""
+    log = path.with_name("outputs.db-wal")
+    writer = RecordWriter(path)
+    writer.add_step("run-1", 99)
+    content = log.read_bytes()
+    writer.close()
+    log.write_bytes(content)
+
+
 @pytest.mark.fresh
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_folder_in_which_nobody_may_write(crashed: bool, open_to_all: Path) -> None:
@@ -152,39 +187,12 @@ def test_a_folder_in_which_nobody_may_write(crashed: bool, open_to_all: Path) ->
     folder = open_to_all / "run"
     path = build_run(folder)
     if crashed:
-        writer = RecordWriter(path)
-        writer.add_step("run-1", 99)
-        log = (folder / "outputs.db-wal").read_bytes()
-        writer.close()
-        (folder / "outputs.db-wal").write_bytes(log)
-    program = textwrap.dedent(
-        """
-        import asyncio, os, sys
-        from pathlib import Path
-        from grpo_tui.record.database import DatabaseReader, RecordError
-
-        os.chdir(sys.argv[1])
-        if os.geteuid() == 0:
-            # Nothing is forbidden to root; the standard library may be only for its eyes.
-            asyncio.run(asyncio.to_thread(int))
-            os.setgid(65534)
-            os.setuid(65534)
-
-        async def main():
-            try:
-                async with await DatabaseReader.open(Path("outputs.db")) as reader:
-                    print(await reader.counts("run-1"))
-            except RecordError as error:
-                print(error)
-
-        asyncio.run(main())
-        """
-    )
+        leave_log(path)
     folder.chmod(0o555)
     before = files(folder)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program, str(folder)],
+            [sys.executable, "-c", READ_AS_NOBODY, str(folder)],
             capture_output=True,
             text=True,
             timeout=60,
@@ -197,3 +205,37 @@ def test_a_folder_in_which_nobody_may_write(crashed: bool, open_to_all: Path) ->
     else:
         assert done.stdout == "(3, 24)\n"
     assert files(folder) == before
+
+
+# --- a record outside its run's folder
+
+
+async def test_living_run_with_its_record_elsewhere_is_live_and_read_as_it_grows(
+    tmp_path: Path,
+) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    folder.mkdir()
+    path = build_run(elsewhere, status="running")
+    lock = lock_run(folder, os.getpid())
+    async with await DatabaseReader.open(path, folder) as reader:
+        assert [run.status for run in await reader.runs()] == ["running"]
+        with RecordWriter(path) as writer:
+            writer.add_step("run-1", 4)
+        assert (await reader.counts("run-1"))[0] == 4
+        assert not reader.is_outdated
+        lock.unlink()
+        assert [run.status for run in await reader.runs()] == ["crashed"]
+
+
+async def test_run_that_is_said_to_run_is_not_taken_for_finished_while_there_is_a_log(
+    tmp_path: Path,
+) -> None:
+    """Its lock may lie in a folder that nobody has named."""
+    path = build_run(tmp_path, status="running")
+    writer = RecordWriter(path)
+    assert writer.checkpoint()
+    async with await DatabaseReader.open(path) as reader:
+        writer.add_step("run-1", 4)
+        assert (await reader.counts("run-1"))[0] == 4
+        assert not reader.is_outdated
+    writer.close()

@@ -8,7 +8,8 @@ import pytest
 
 from grpo_tui.record.database import DatabaseReader
 from grpo_tui.record.database_filter import narrowed
-from grpo_tui.record.database_rows import Bound, GenerationQuery
+from grpo_tui.record.database_rows import GenerationQuery
+from grpo_tui.sample_query import Bound, SampleQuery
 from sample_database import (
     RecordWriter,
     Shape,
@@ -99,6 +100,9 @@ async def test_an_unknown_reward_is_last_in_both_orders(tmp_path: Path) -> None:
         ("reward=0.25", {1}),
         ("reward>0.1 reward<=0.5", {1, 2}),
         ("fin:len", {0}),
+        ("fin:LEN fin:stop", {0, 1, 2, 3}),
+        ("fin:len fin:no", {0}),
+        ("completion " * 12 + "tok>12", {3}),
         ("tok>11", {2, 3}),
         ("adv>0", {0}),
         ("adv<-1.0", {2, 3}),
@@ -131,7 +135,9 @@ async def test_w42_what_is_searched_is_taken_literally(wildcard: str, tmp_path: 
 
     path = build_run(tmp_path, Shape(1, 1, 2), completion=completion)
     async with await DatabaseReader.open(path) as reader:
-        assert await places(reader, GenerationQuery(words=(wildcard,))) == [(1, 0, 1)]
+        assert await places(reader, GenerationQuery(filter=SampleQuery(words=(wildcard,)))) == [
+            (1, 0, 1)
+        ]
 
 
 async def test_a_list_gets_beginnings_and_the_detail_everything(tmp_path: Path) -> None:
@@ -232,7 +238,7 @@ async def test_only_the_newest_run_of_a_folder_can_be_the_living_one(tmp_path: P
 
 
 def test_a_bound_that_no_row_can_meet_is_no_error() -> None:
-    assert narrowed(NEWEST, "reward<-1e5 step:9..1").bounds == (
+    assert narrowed(NEWEST, "reward<-1e5 step:9..1").filter.bounds == (
         Bound("step", ">=", 9),
         Bound("step", "<=", 1),
     )

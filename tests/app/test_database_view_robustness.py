@@ -159,7 +159,7 @@ async def test_nothing_is_read_before_the_view_is_shown(tmp_path: Path) -> None:
         assert panes_of(app).runs.count() == 0
         app.view.display = True
         await until_shown(pilot, "alpha: 3 steps")
-        app.view.close()
+        app.view.open(None)
         await until_shown(pilot, NO_RECORD[:40])
 
 

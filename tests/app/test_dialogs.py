@@ -9,7 +9,7 @@ from grpo_protocol.messages import (
     Failed,
     Prompt,
 )
-from grpo_tui.child.notices import ChildExited, QuitStage, RestartScheduled
+from grpo_tui.notices import ChildExited, QuitStage, RestartScheduled
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.live import LiveScreen
 from grpo_tui.screens.live_keys import LIVE_KEYS

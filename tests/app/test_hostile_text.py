@@ -19,7 +19,7 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
-from grpo_tui.child.notices import ChildStarted
+from grpo_tui.notices import ChildStarted
 
 HOSTILE = (
     "[red]red[/red] [/foo] [b [@click=app.quit]x[/] $x ${y} "

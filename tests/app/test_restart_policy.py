@@ -61,14 +61,22 @@ def test_off_means_off() -> None:
         ("train output_dir=x", False, "train output_dir=x --resume latest"),
         ("train --resume latest", False, "train --resume latest --output-dir runs/a"),
         ("train --resume old/c-7", False, "train --resume old/c-7 --output-dir runs/a"),
-        ("train --resume old/c-7 s=1", True, "train s=1 --resume latest --output-dir runs/a"),
-        ("train --resume s=1", True, "train s=1 --resume latest --output-dir runs/a"),
+        ("train --resume old/c-7 seed=1", True, "train seed=1 --resume latest --output-dir runs/a"),
+        ("train --resume seed=1", True, "train seed=1 --resume latest --output-dir runs/a"),
         ("train --resume=old/c-7", True, "train --resume latest --output-dir runs/a"),
+        ("train --resume lr=1/c-7 s", True, "train s --resume latest --output-dir runs/a"),
+        (
+            "train --resume output_store.enabled=true",
+            True,
+            "train output_store.enabled=true --resume latest --output-dir runs/a",
+        ),
     ],
 )
 def test_restart_goes_on_in_the_same_folder(words: str, saved: bool, expected: str) -> None:
     assert resume_argv(words.split(), "runs/a", saved) == expected.split()
 
 
-def test_unknown_folder_adds_none() -> None:
-    assert resume_argv(["train"], None, False) == ["train", "--resume", "latest"]
+def test_without_a_folder_there_is_nothing_to_resume_from() -> None:
+    assert resume_argv(["train"], None, False) == ["train"]
+    words = ["train", "--output-dir", "x"]
+    assert resume_argv(words, None, False) == [*words, "--resume", "latest"]

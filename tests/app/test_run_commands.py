@@ -15,7 +15,7 @@ from grpo_protocol.messages import (
     Prompt,
     Resumed,
 )
-from grpo_tui.child.notices import (
+from grpo_tui.notices import (
     ChildExited,
     ChildStarted,
     CommandSent,

@@ -107,9 +107,9 @@ async def test_only_what_has_changed_is_read_again(
     read: list[Path] = []
     original = run_catalog._read
 
-    async def counted(database: Path) -> list[run_catalog.RunEntry]:
+    async def counted(database: Path, run_folder: Path | None) -> list[run_catalog.RunEntry]:
         read.append(database)
-        return await original(database)
+        return await original(database, run_folder)
 
     monkeypatch.setattr(run_catalog, "_read", counted)
     await catalog.read(tmp_path)

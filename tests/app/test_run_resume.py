@@ -8,6 +8,7 @@ from grpo_protocol.messages import (
     Checkpoint,
     DatabasePath,
     EpochStart,
+    Eval,
     Event,
     Generation,
     Init,
@@ -15,7 +16,7 @@ from grpo_protocol.messages import (
     ResumeState,
     Step,
 )
-from grpo_tui.child.notices import ChildStarted
+from grpo_tui.notices import ChildStarted
 from grpo_tui.state.run_state import restore_steps
 from run_feed import Feed, step
 
@@ -103,3 +104,27 @@ def test_recorded_steps_take_the_place_of_the_summary_that_a_resume_tells(feed: 
         (3, 3.0, 600),
     ]
     assert points[3].tokens == 700
+
+
+def test_trainer_that_begins_again_without_a_checkpoint_begins_at_nothing(feed: Feed) -> None:
+    feed.running()
+    feed.steps(1, 5, reward=0.9)
+    feed(Eval(4, "greedy", 10, {"accuracy": 0.5}))
+    feed(ChildStarted(2, restart=1), Init("tiny", ConfigValues(group_size=2), 100))
+    state = feed.state
+    assert (state.progress.step, state.progress.epoch, state.progress.max_steps) == (0, None, 100)
+    assert state.totals.tokens == 0
+    assert state.totals.best_reward is None
+    assert state.evaluations == []
+    assert not any(state.series.values())
+    assert not len(state.samples)
+
+
+def test_evaluation_told_again_takes_the_place_of_the_first(feed: Feed) -> None:
+    feed.running()
+    for accuracy in (0.25, 0.5):
+        feed(Eval(0, "greedy", 10, {"accuracy": accuracy}))
+    feed(Eval(0, "sampled", 10, {"accuracy": 0.1}))
+    told = [(e.name, e.metrics["accuracy"]) for e in feed.state.evaluations]
+    assert told == [("greedy", 0.5), ("sampled", 0.1)]
+    assert feed.state.series["eval/greedy/accuracy"].values() == [0.5]

@@ -21,7 +21,7 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
-from grpo_tui.child.notices import ChildStarted
+from grpo_tui.notices import ChildStarted
 from grpo_tui.state.run_state import RunStatus
 from run_feed import Feed, step
 

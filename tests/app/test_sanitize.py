@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_tui.state.sanitize import CELL_LIMIT, as_drawn, clean, clean_line
+from grpo_tui.sanitize import CELL_LIMIT, as_drawn, clean, clean_line
 
 
 @pytest.mark.parametrize(

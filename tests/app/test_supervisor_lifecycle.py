@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from grpo_protocol.commands import Set
-from grpo_tui.child.notices import QuitStage, RestartGivenUp, RestartScheduled
 from grpo_tui.launch import RestartRule
+from grpo_tui.notices import QuitStage, RestartGivenUp, RestartScheduled
 from grpo_tui.state.run_state import RunStatus
 from supervised import FAKE, PATIENCE, supervised
 
@@ -202,3 +202,15 @@ async def test_failure_before_training_is_not_restarted(tmp_path: Path) -> None:
         state = await run.ended()
     assert state.restarts == 0
     assert state.failure == "RuntimeError: gone before the first step (exit code 1)"
+
+
+async def test_trainer_that_an_outside_signal_stops_cleanly_has_stopped(tmp_path: Path) -> None:
+    words = (*ENDLESS, "--misbehave", "stop-on-term")
+    async with supervised(*words, cwd=tmp_path, rule=RESTARTING) as run:
+        await run.until(lambda state: state.progress.step > 0)
+        assert run.supervisor.pid is not None
+        os.kill(run.supervisor.pid, signal.SIGTERM)
+        state = await run.ended()
+    assert run.exits == [143]
+    assert (state.status, state.failure, state.restarts) == (RunStatus.STOPPED, None, 0)
+    assert not [item for item in run.items if isinstance(item, RestartScheduled)]

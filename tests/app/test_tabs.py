@@ -11,7 +11,7 @@ from grpo_protocol.messages import (
     Log,
     Paused,
 )
-from grpo_tui.child.notices import ChildExited, ChildStarted
+from grpo_tui.notices import ChildExited, ChildStarted
 from grpo_tui.screens.live import LiveScreen
 from grpo_tui.screens.live_keys import TABS
 from grpo_tui.screens.sample_detail import SampleDetail
@@ -91,8 +91,9 @@ async def test_reward_is_charted_first_even_when_an_evaluation_came_before_it() 
         await board.begin()
         await board.feed(Eval(0, "held-out", 200, {"reward": 0.3}))
         await board.steps(1, 3)
+        metrics = board.live.query_one(MetricList)
         assert str(board.live.query_one(MetricChart).border_title) == "reward"
-        assert board.live.query_one(MetricList).cursor == 0
+        assert (metrics.cursor, metrics.scroll_y) == (0, 0)
 
 
 async def test_metrics_that_were_never_told_are_not_listed() -> None:

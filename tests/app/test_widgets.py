@@ -6,13 +6,13 @@ import pytest
 
 from grpo_protocol.commands import Pause
 from grpo_protocol.messages import PhaseChange
-from grpo_tui.child.notices import ChildExited, CommandSent
 from grpo_tui.drawing.formatting import ago, duration, memory, number, percent, seconds
 from grpo_tui.drawing.glyphs import ASCII, UNICODE
 from grpo_tui.drawing.header_line import header_line
 from grpo_tui.drawing.metric_specs import specs_for
 from grpo_tui.drawing.sample_text import body_blocks, group_line
 from grpo_tui.drawing.wrapping import wrap
+from grpo_tui.notices import ChildExited, CommandSent
 from grpo_tui.state.sample_filter import narrow
 from grpo_tui.state.samples import sample_of
 from grpo_tui.widgets.progress_panel import bar

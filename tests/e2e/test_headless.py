@@ -15,7 +15,7 @@ import pytest
 
 import trainers
 from grpo_protocol import GRPOConfig
-from grpo_protocol.config import config_keys
+from grpo_protocol.config import config_keys, config_values
 from grpo_protocol.messages import (
     Complete,
     DatabasePath,
@@ -132,7 +132,7 @@ def test_W26_init_carries_every_setting(finished: Finished) -> None:
     values = msgspec.structs.asdict(init.config)
     assert set(values) == {key.name for key in config_keys()} | {"training_type"}
     assert msgspec.UNSET not in values.values()
-    expected = msgspec.structs.asdict(
+    expected = config_values(
         GRPOConfig(
             model=str(tiny_model()),
             data=str(finished.data),
@@ -147,10 +147,11 @@ def test_W26_init_carries_every_setting(finished: Finished) -> None:
             save_interval=4,
             eval_interval=3,
             temperature=0.9,
+            learning_rate=1e-5,
             tui_mode=True,
         )
     )
-    assert values == {**expected, "training_type": "grpo"}
+    assert init.config == expected
     assert init.max_steps == 6
 
 

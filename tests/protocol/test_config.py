@@ -168,19 +168,20 @@ def test_W26_all_settings_travel_in_camel_case() -> None:
     assert values["trainingType"] == "grpo"
 
 
+def sent_in(line: bytes) -> dict[str, Any]:
+    """The settings that `line` tells, an `init` event."""
+    event = decode_event(line)
+    assert isinstance(event, Init), event
+    fields = msgspec.structs.asdict(event.config)
+    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+
+
 def test_settings_of_another_trainer_are_shown_and_not_judged() -> None:
     line = (
         b'{"type":"init","model":"m","config":{"trainingType":"grpo","numEpochs":1,"batchSize":0,'
         b'"groupSize":1,"learningRate":1e-6,"lossType":"ppo","maxNewTokens":5}}'
     )
-    event = decode_event(line)
-    assert isinstance(event, Init)
-    sent = {
-        name: value
-        for name, value in msgspec.structs.asdict(event.config).items()
-        if value is not msgspec.UNSET
-    }
-    assert sent == {
+    assert sent_in(line) == {
         "training_type": "grpo",
         "num_epochs": 1,
         "batch_size": 0,
@@ -188,6 +189,30 @@ def test_settings_of_another_trainer_are_shown_and_not_judged() -> None:
         "learning_rate": 1e-6,
         "loss_type": "ppo",
     }
+
+
+def test_the_section_of_another_trainer_is_read_in_its_own_spelling() -> None:
+    line = (
+        b'{"type":"init","model":"m","config":{"outputStore":{"enabled":true,'
+        b'"localPath":"runs/a.db","remoteUrl":"libsql://x","syncInterval":60}}}'
+    )
+    store = sent_in(line)["output_store"]
+    assert (store.enabled, store.local_path) == (True, "runs/a.db")
+
+
+def test_ours_is_written_in_the_same_spelling() -> None:
+    config = load_config({"output_store": {"local_path": "x.db"}})
+    sent = msgspec.to_builtins(config_values(config))["outputStore"]
+    assert sent == {"enabled": True, "localPath": "x.db"}
+
+
+@pytest.mark.parametrize("value", ['"0.7"', '{"start":1}', "[1,2]", "null", "true", "123456789012"])
+@pytest.mark.parametrize("key", ["temperature", "groupSize", "reward", "runName", "outputStore"])
+def test_a_setting_of_an_odd_type_does_not_lose_the_others(key: str, value: str) -> None:
+    line = f'{{"type":"init","model":"m","config":{{"{key}":{value},"seed":5}}}}'
+    sent = sent_in(line.encode())
+    assert sent["seed"] == 5
+    assert len(sent) == 2
 
 
 def _camel(name: str) -> str:

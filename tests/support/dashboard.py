@@ -17,9 +17,9 @@ from grpo_protocol.commands import Command
 from grpo_protocol.config import GRPOConfig, config_values
 from grpo_protocol.messages import EpochStart, Hello, Init, PhaseChange
 from grpo_tui.app import GrpoApp
-from grpo_tui.child.notices import ChildStarted, CommandSent, Item
 from grpo_tui.child.supervisor import Supervisor
 from grpo_tui.launch import LaunchPlan
+from grpo_tui.notices import ChildStarted, CommandSent, Item
 from grpo_tui.screens.live import LiveScreen
 from run_feed import FakeClock
 

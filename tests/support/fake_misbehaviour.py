@@ -23,6 +23,7 @@ MISBEHAVIOURS = (
     "hold-pipes",
     "ignore-stop",
     "ignore-term",
+    "stop-on-term",
     "deaf",
 )
 

@@ -87,6 +87,7 @@ class FakeTrainer:
         self.args = args
         self.step = args.start_step
         self.paused = False
+        self.stopped_by = 0
         self.commands: queue.SimpleQueue[tuple[int, Command | BadCommand]] = queue.SimpleQueue()
         self.out: int | None = 1
 
@@ -94,6 +95,8 @@ class FakeTrainer:
         args = self.args
         if "ignore-term" in args.misbehave:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if "stop-on-term" in args.misbehave:
+            signal.signal(signal.SIGTERM, self.stop_by_signal)
         if args.refuse:
             self.emit(self.hello())
             self.emit(Failed(error=args.refuse, exit_code=2))
@@ -113,7 +116,12 @@ class FakeTrainer:
             self.train()
         except Finish:
             status = "stopped"
-        return self.end(status)
+        return self.end(status) or (128 + self.stopped_by if self.stopped_by else 0)
+
+    def stop_by_signal(self, number: int, frame: object) -> None:
+        """The run ends after the running step; the exit code tells the signal."""
+        self.stopped_by = number
+        self.commands.put((0, Stop()))
 
     def hello(self) -> Hello:
         return Hello(PROTOCOL_VERSION, "0.0-fake", os.getpid(), ["ack"])

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_map
 
 from grpo_protocol import GRPOConfig
 from grpo_trainer.learner import Learner, TrainingRow
-from grpo_trainer.policy import load_policy
+from grpo_trainer.policy import Policy, load_policy
 from grpo_trainer.trees import leaves
 from tiny_model import Kind, tiny_model
 
@@ -24,6 +25,25 @@ def make_learner(kind: Kind = "qwen3", **settings: Any) -> Learner:
     """A learner over a newly loaded tiny model, whose file has the `dtype` asked for."""
     config = config_of(tiny_model(kind, settings.get("dtype", "float32")), **settings)
     return Learner(load_policy(config, lambda message: None), config)
+
+
+class ByPosition(nn.Module):  # type: ignore[misc, name-defined]
+    """A model whose logits depend on the position alone: each has weights of its own."""
+
+    def __init__(self, positions: int = 8, vocabulary: int = 32) -> None:
+        super().__init__()
+        self.table = 0.01 * mx.random.normal((positions, vocabulary), key=mx.random.key(0))
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        batch, length = ids.shape
+        return mx.broadcast_to(self.table[:length], (batch, length, self.table.shape[1]))
+
+
+def learner_by_position(config: GRPOConfig, vocabulary: int = 32) -> Learner:
+    """A learner over `ByPosition`."""
+    model = ByPosition(vocabulary=vocabulary)
+    policy = Policy(model, None, "full", None, dict(model.trainable_parameters()))  # type: ignore[arg-type]
+    return Learner(policy, config)
 
 
 def make_rows() -> list[TrainingRow]:

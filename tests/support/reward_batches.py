@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_trainer.rewards.loading import RewardBatch
+from grpo_trainer.rewards.batch import RewardBatch
 
 
 def text_batch(completions: Sequence[str], step: int = 1, **columns: list[Any]) -> RewardBatch:

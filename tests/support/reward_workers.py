@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from grpo_trainer.rewards.loading import RewardBatch, RewardError, Scorer, load_scorer
+from grpo_trainer.rewards.batch import RewardBatch
+from grpo_trainer.rewards.loading import load_scorer
+from grpo_trainer.rewards.types import RewardError, Scorer
 
 Load = Callable[..., Scorer]
 

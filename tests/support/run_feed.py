@@ -6,7 +6,7 @@ from pathlib import Path
 from grpo_protocol.codec import decode_event
 from grpo_protocol.config import ConfigValues
 from grpo_protocol.messages import EpochStart, Generation, Init, Step
-from grpo_tui.child.notices import ChildStarted, Item
+from grpo_tui.notices import ChildStarted, Item
 from grpo_tui.state.run_state import RunState, apply
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from grpo_protocol.database import DATABASE_NAME, migrate
+from grpo_protocol.run_files import LOCK_NAME, LockNote, encode_lock_note
 
 STARTED_AT = 1_700_000_000_000
 
@@ -107,25 +108,12 @@ class RecordWriter:
                 STARTED_AT + step,
             ),
         )
+        place = (run_id, cursor.lastrowid)
         rows = [
-            (
-                run_id,
-                cursor.lastrowid,
-                batch,
-                member,
-                prompt,
-                completion(step, batch, member),
-                completion(step, batch, member),
-                10 + member,
-                "length" if member == 0 else "stop",
-                member / shape.group_size,
-                json.dumps({"accuracy": member / shape.group_size}),
-                0.5 - member,
-                "[1, 2, 3]",
-                STARTED_AT + step,
-            )
+            (*place, batch, member, prompt, text, text, *_scores(member, shape, step))
             for batch in range(shape.prompts)
             for member in range(shape.group_size)
+            for text in [completion(step, batch, member)]
         ]
         self.db.executemany(
             "INSERT INTO generations (run_id, step_id, batch_index, group_index, prompt, "
@@ -158,6 +146,14 @@ class RecordWriter:
         self.db.execute("COMMIT")
 
 
+def _scores(member: int, shape: Shape, step: int) -> tuple[object, ...]:
+    """From num_tokens to created_at of one completion."""
+    reward = member / shape.group_size
+    finish_reason = "length" if member == 0 else "stop"
+    details = json.dumps({"accuracy": reward})
+    return 10 + member, finish_reason, reward, details, 0.5 - member, "[1, 2, 3]", STARTED_AT + step
+
+
 def build_run(
     folder: Path,
     shape: Shape = Shape(),
@@ -180,8 +176,8 @@ def build_run(
 
 def lock_run(folder: Path, pid: int) -> Path:
     """The lock by which a trainer with this process id claims the folder."""
-    lock = folder / "run.lock"
-    lock.write_text(json.dumps({"pid": pid, "started": STARTED_AT / 1000}), "utf-8")
+    lock = folder / LOCK_NAME
+    lock.write_bytes(encode_lock_note(LockNote(pid, "2025-12-01T00:00:00+00:00")))
     return lock
 
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import fake_trainer
-from grpo_tui.child.notices import Item
 from grpo_tui.child.supervisor import Supervisor
 from grpo_tui.launch import RestartRule
+from grpo_tui.notices import Item
 from grpo_tui.state.run_state import RunState, apply
 
 FAKE = Path(fake_trainer.__file__)

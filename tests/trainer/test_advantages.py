@@ -5,12 +5,13 @@ from itertools import chain
 
 import pytest
 
-from grpo_trainer.advantages import Scale, compute_advantages, mean_of, sample_std
+from grpo_protocol.config import ScaleRewards
+from grpo_trainer.advantages import compute_advantages
 
 REWARDS: list[float | None] = [1, 0, 0, 1, 2, 2, 2, 2, 0, 1, 3, None]
 
 
-GOLDEN: dict[Scale, list[list[float]]] = {
+GOLDEN: dict[ScaleRewards, list[list[float]]] = {
     "group": [
         [0.865875, -0.865875, -0.865875, 0.865875],
         [0, 0, 0, 0],
@@ -26,7 +27,7 @@ GOLDEN: dict[Scale, list[list[float]]] = {
 
 
 @pytest.mark.parametrize("scale", GOLDEN)
-def test_golden_values_of_trl(scale: Scale) -> None:
+def test_golden_values_of_trl(scale: ScaleRewards) -> None:
     found = compute_advantages(REWARDS, 4, scale)
     assert found.values == pytest.approx(list(chain(*GOLDEN[scale])), abs=1e-5)
     assert found.zero_spread == [False, True, False]
@@ -35,7 +36,9 @@ def test_golden_values_of_trl(scale: Scale) -> None:
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("offset", [1e8, -1e8])
-def test_a_large_common_offset_does_not_drown_the_spread(scale: Scale, offset: float) -> None:
+def test_a_large_common_offset_does_not_drown_the_spread(
+    scale: ScaleRewards, offset: float
+) -> None:
     plain = compute_advantages([0.0, 0.25, 0.5, 1.0], 4, scale)
     shifted = compute_advantages([offset + r for r in (0.0, 0.25, 0.5, 1.0)], 4, scale)
     assert shifted.values == pytest.approx(plain.values, abs=1e-5)
@@ -43,7 +46,7 @@ def test_a_large_common_offset_does_not_drown_the_spread(scale: Scale, offset: f
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("reward", [0.1, -7.5, 1e8, 1 / 3])
-def test_M01_equal_rewards_give_exactly_zero(scale: Scale, reward: float) -> None:
+def test_M01_equal_rewards_give_exactly_zero(scale: ScaleRewards, reward: float) -> None:
     """0.1 three times has a mean that rounding moves off 0.1."""
     found = compute_advantages([reward] * 3 + [0.0, 1.0, 2.0], 3, scale)
     assert found.values[:3] == [0.0, 0.0, 0.0]
@@ -71,9 +74,3 @@ def test_M04_a_single_survivor_and_none_at_all_are_no_signal(rewards: list[float
 def test_a_batch_that_is_no_whole_number_of_groups_is_refused() -> None:
     with pytest.raises(ValueError, match="5 rewards are no multiple of group_size=4"):
         compute_advantages([1.0] * 5, 4)
-
-
-def test_mean_and_spread() -> None:
-    assert mean_of([0.1] * 10) == 0.1
-    assert sample_std([1.0, 2.0, 4.0]) == pytest.approx(1.527525)
-    assert (mean_of([]), sample_std([]), sample_std([3.0])) == (0.0, 0.0, 0.0)

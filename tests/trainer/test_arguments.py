@@ -62,7 +62,10 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         (["--resume"], "latest"),
         (["--resume", "max_steps=3"], "latest"),
         (["--resume", "--debug"], "latest"),
+        (["--resume", "max-steps=3"], "latest"),
+        (["--resume", "output_store.enabled=false"], "latest"),
         (["--resume", "run/checkpoint-3"], "run/checkpoint-3"),
+        (["--resume", "outputs/lr=1e-5-x/checkpoint-5"], "outputs/lr=1e-5-x/checkpoint-5"),
         (["--resume=latest"], "latest"),
         (["resume_from_checkpoint=latest"], "latest"),
         ([], None),
@@ -142,6 +145,24 @@ def test_M03_E16_E17_a_config_file_is_judged_as_strictly(
     file = tmp_path / "c.toml"
     file.write_text(text)
     message = refusal("train", str(file))
+    assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "parts"),
+    [
+        ("output_store = 3", "output_store.enabled=false", ["output_store=3", "[output_store]"]),
+        ("seed = 1", "seed.seed=3", ["seed.seed='3'", "unknown option", "did you mean seed?"]),
+        ("", "seed.seed=3", ["seed.seed='3'", "unknown option"]),
+        ("", "a.b.c=3", ["a.b.c='3'", "unknown option"]),
+    ],
+)
+def test_a_setting_of_a_section_that_is_none_is_refused(
+    tmp_path: Path, text: str, word: str, parts: list[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    message = refusal("train", str(file), word)
     assert all(part in message for part in parts), message
 
 

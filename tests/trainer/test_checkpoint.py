@@ -253,7 +253,6 @@ def test_W11_a_checkpoint_that_is_not_whole_is_refused(
     assert "\n" not in str(caught.value)
     assert are_identical(copy_of(learner.policy.weights), weights)
     assert find_latest(saved.parent) is None
-    assert steps_saved_by(saved.parent, "run-1") == []
 
 
 def test_what_is_no_checkpoint_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -323,6 +322,25 @@ def test_R13_the_latest_is_the_one_with_most_steps(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-150").mkdir()
     (tmp_path / ".checkpoint-160.tmp").mkdir()
     assert find_latest(tmp_path) == tmp_path / "emergency-130"
+
+
+def test_choosing_hashes_no_more_than_it_must(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        save_state(tmp_path / f"checkpoint-{step}", step)
+    remove_manifest(tmp_path / "checkpoint-3")
+    hashed: set[str] = set()
+    entry = checkpoint._entry
+
+    def listen(path: Path) -> Any:
+        hashed.add(path.parent.name)
+        return entry(path)
+
+    monkeypatch.setattr(checkpoint, "_entry", listen)
+    assert find_latest(tmp_path) == tmp_path / "checkpoint-2"
+    assert steps_saved_by(tmp_path, "run-1") == [1, 2, 3]
+    assert hashed == {"checkpoint-2"}
 
 
 def test_R11_a_crash_while_a_name_is_replaced_leaves_one_to_resume_from(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from grpo_protocol.messages import Failed, Status
+from grpo_trainer import cli
+from grpo_trainer.trainer import TrainResult
 from python_process import run_python
 from tiny_model import make_model
 from trainers import StartTrainer, training_words
@@ -327,3 +330,12 @@ def test_a_config_file_trains(
     trainer = start_trainer(["train", str(file), "group_size=2"])
     assert trainer.wait() == 0, str(trainer)
     assert os.path.exists(tmp_path / "here" / "final" / "manifest.json")
+
+
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("stopped", 143)])
+def test_a_signal_that_stopped_nothing_is_no_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: Any, code: int
+) -> None:
+    result = TrainResult(status, 3, tmp_path, [], signal.SIGTERM)
+    monkeypatch.setattr(cli, "_run", lambda arguments, session: result)
+    assert cli.main(["train", f"output_dir={tmp_path / 'run'}", "log_console=false"]) == code

@@ -1,8 +1,10 @@
 """Commands: what each line is answered, what the loop gets, and what the end of input means."""
 
+import fcntl
 import os
 import signal
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -57,6 +59,15 @@ def test_every_line_is_answered_at_once_with_its_number(heard: Heard) -> None:
     ]
     assert heard.pending() == [Pause(), SaveCheckpoint(), Set("temperature", "0.5"), Stop()]
     assert {ack.step for ack in heard.acks if ack.ok} == {4}
+
+
+def test_what_is_asked_while_a_step_runs_holds_from_the_one_after(heard: Heard) -> None:
+    assert heard.control.begin(4)
+    assert heard.send("SET temperature=0.5").step == 5
+    assert not heard.control.begin(5), "what is pending holds from step 5 on"
+    heard.pending()
+    heard.control.step = 4
+    assert heard.send("PAUSE").step == 5
 
 
 @pytest.mark.parametrize("line", ["PAUSE", " PAUSE ", "PAUSE\r", "\tPAUSE  \r"])
@@ -165,7 +176,10 @@ class Input:
         self.heard = Heard()
         self.ended = threading.Event()
         read_end, self.write_end = os.pipe()
-        read_commands(self.heard.control, read_end, on_end=self.ended.set)
+        self._reading = ExitStack()
+        self._reading.enter_context(
+            read_commands(self.heard.control, read_end, on_end=self.ended.set)
+        )
 
     def write(self, data: bytes) -> None:
         os.write(self.write_end, data)
@@ -173,6 +187,7 @@ class Input:
     def close(self) -> list[object]:
         os.close(self.write_end)
         assert self.ended.wait(30)
+        self._reading.close()
         return self.heard.pending()
 
 
@@ -211,11 +226,23 @@ def test_R25_after_the_end_of_input_nobody_reads_on() -> None:
 
 def test_a_descriptor_that_cannot_be_read_is_the_end_of_input() -> None:
     ended = threading.Event()
+    # A low number would be given to the next descriptor that is opened.
+    unused = fcntl.fcntl(0, fcntl.F_DUPFD, 500)
+    os.close(unused)
+    with read_commands(Heard().control, unused, on_end=ended.set):
+        assert ended.wait(30)
+
+
+def test_what_comes_after_the_end_is_left_to_the_program() -> None:
+    heard, ended = Heard(), threading.Event()
     read_end, write_end = os.pipe()
-    os.close(read_end)
+    with read_commands(heard.control, read_end, on_end=ended.set):
+        pass
+    os.write(write_end, b"STOP\n")
     os.close(write_end)
-    read_commands(Heard().control, read_end, on_end=ended.set)
-    assert ended.wait(30)
+    assert os.read(read_end, 100) == b"STOP\n"
+    assert not ended.is_set()
+    assert not any(thread.name == "commands" for thread in threading.enumerate())
 
 
 # --- signals

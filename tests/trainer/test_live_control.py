@@ -180,6 +180,21 @@ def test_a_setting_holds_from_the_step_that_was_promised(start: Any) -> None:
     assert [shown.count(step) for step in (display_from - 1, display_from)] == [8, 2]
 
 
+def test_a_setting_sent_while_a_step_runs_is_promised_for_the_next(
+    start: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "reward.py").write_text(GATE)
+    trainer = start()
+    trainer.wait_for(PhaseChange, lambda event: event.phase == "scoring")
+    trainer.send("SET learning_rate=0.25")
+    promised = trainer.wait_for(Ack).step
+    (tmp_path / "go").write_text("")
+    assert applied(trainer, 1).step == promised == 2
+    trainer.wait_for(Step, lambda event: event.step == 2)
+    stop(trainer)
+    assert [step.learning_rate for step in trainer.all(Step)][:2] == [1e-5, 0.25]
+
+
 def test_STOP_during_a_long_generation_ends_at_the_next_token(start: Any, tmp_path: Path) -> None:
     """20,000 tokens would take minutes. The step is left out, what was done before is kept."""
     before = start()

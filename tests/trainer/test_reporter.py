@@ -1,5 +1,7 @@
 """Who hears what: the two modes, what is said before anyone listens, and how often."""
 
+import threading
+
 import pytest
 
 from grpo_protocol import Event, GRPOConfig
@@ -51,6 +53,26 @@ def test_what_is_said_too_early_is_told_in_order() -> None:
     reporter.open(events=False, console=None)
     reporter.log("info", "later")
     assert heard == [Status("loading", "loading"), Log("warn", "slow"), Log("info", "later")]
+
+
+def test_what_another_thread_says_while_opening_is_neither_lost_nor_early() -> None:
+    reporter = Reporter()
+    heard: list[Event] = []
+    others: list[threading.Thread] = []
+
+    def listen(event: Event) -> None:
+        if not others:
+            others.append(threading.Thread(target=reporter.log, args=("info", "later")))
+            others[0].start()
+            others[0].join(0.2)  # it cannot get through before the rest is told
+        heard.append(event)
+
+    reporter.listen(listen)
+    reporter.log("info", "first")
+    reporter.log("info", "second")
+    reporter.open(events=False, console=None)
+    others[0].join()
+    assert heard == [Log("info", text) for text in ("first", "second", "later")]
 
 
 def test_everybody_hears_everything() -> None:

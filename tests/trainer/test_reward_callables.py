@@ -2,19 +2,15 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from grpo_protocol.config_input import ConfigError
-from grpo_trainer.rewards.loading import (
-    RewardBatch,
-    RewardError,
-    Scorer,
-    load_scorer,
-)
+from grpo_trainer.rewards.batch import RewardBatch
+from grpo_trainer.rewards.loading import load_scorer
+from grpo_trainer.rewards.types import RewardError, Scorer
 from reward_batches import text_batch
 
 NAN, INF = float("nan"), float("inf")
@@ -134,7 +130,6 @@ def test_a_late_plain_function_is_reported_while_it_runs_and_its_result_dropped(
 
     def late(completions: list[str]) -> list[float]:
         assert reported.wait(30)
-        time.sleep(0.001)
         return [1.0]
 
     def on_output(stream: str, line: str) -> None:

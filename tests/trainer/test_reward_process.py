@@ -172,7 +172,8 @@ def test_an_interrupted_step_does_not_leave_its_reply_to_the_next_one(
 
 PARENT = """
 import sys
-from grpo_trainer.rewards.loading import RewardBatch, load_scorer
+from grpo_trainer.rewards.batch import RewardBatch
+from grpo_trainer.rewards.loading import load_scorer
 scorer = load_scorer(sys.argv[1])
 scorer.score(RewardBatch(["p"], ["c"], [[1]], {}, 1, ["stop"]))
 """

@@ -36,7 +36,7 @@ def test_e15_values_reach_the_function_as_they_are(load: Load) -> None:
 
 def test_completions_take_the_form_of_their_prompts_here_too(load: Load) -> None:
     source = """
-        from grpo_trainer.rewards.loading import completion_texts
+        from grpo_trainer.rewards.batch import completion_texts
         def form(prompts, completions):
             assert isinstance(completions[0], str) == isinstance(prompts[0], str)
             return [len(text) for text in completion_texts(completions)]
@@ -111,7 +111,7 @@ def test_prints_become_lines_and_break_nothing(load: Load, output: Output) -> No
             print("to stderr", file=sys.stderr)
             os.write(1, b"raw \\xff bytes\\r\\n")
             print("\\ud800")
-            print("x" * 3_000_000)
+            print("x" * 5_000_000)
             print("no line end", end="")
             return [1]
     """
@@ -126,10 +126,25 @@ def test_prints_become_lines_and_break_nothing(load: Load, output: Output) -> No
         "second é",
         "raw \ufffd bytes",
         "\\ud800",
-        "[a line of 3000000 bytes was left out]",
+        "(a line of 5000000 bytes was left out)",
     ]
     assert written == [*once, "no line endfirst", *once[1:], "no line end"]
     assert output.lines.count(("stderr", "to stderr")) == 2
+
+
+def test_a_progress_bar_becomes_its_last_look(load: Load, output: Output) -> None:
+    source = """
+        def r(completions):
+            for percent in range(101):
+                print(f"\\r{percent} %", end="")
+            print()
+            return [1]
+    """
+    scorer = load(source)
+    scorer.score(text_batch(["a"]))
+    scorer.close()
+    assert output.lines[-1] == ("stdout", "100 %")
+    assert len(output.lines) < 10
 
 
 def test_a_listener_that_fails_does_not_stop_the_scoring(tmp_path: Path) -> None:

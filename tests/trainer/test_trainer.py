@@ -11,56 +11,18 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from grpo_protocol import ConfigError, Event, GRPOConfig
-from grpo_protocol.messages import Checkpoint, EpochEnd, EpochStart, Eval, Generation, Log, Step
+from grpo_protocol import ConfigError, GRPOConfig
+from grpo_protocol.messages import Checkpoint, EpochEnd, EpochStart, Eval, Generation, Step
 from grpo_trainer import trainer as trainer_module
 from grpo_trainer.checkpoint import load_checkpoint, read_state
 from grpo_trainer.errors import TrainingError
 from grpo_trainer.learner import TrainingRow
-from grpo_trainer.run import Run
+from grpo_trainer.run_saving import RunSaver
 from grpo_trainer.tensor_file import read_tensors
 from grpo_trainer.trainer import GRPOTrainer
 from learners import are_identical, copy_of
+from library_runs import ROWS, Library, letters
 from tiny_model import tiny_model
-
-ROWS = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(6)]
-
-
-def letters(completions: list[str], **_: Any) -> list[float]:
-    return [sum(char.isalpha() for char in text) / 10 for text in completions]
-
-
-class Library:
-    """A trainer made as a program makes it, with everything that it says."""
-
-    def __init__(self, folder: Path, reward: Any = letters, **settings: Any) -> None:
-        config = GRPOConfig(
-            **{
-                "model": str(tiny_model()),
-                "output_dir": str(folder / "run"),
-                "max_completion_length": 6,
-                "group_size": 4,
-                "batch_size": 2,
-                "max_steps": 3,
-                "log_console": False,
-                **settings,
-            }
-        )
-        self.folder = folder / "run"
-        self.trainer = GRPOTrainer.create(config, reward_functions=[reward])
-        self.events: list[Event] = []
-        self.trainer._reporter.listen(self.events.append)
-
-    def train(self, rows: Sequence[dict[str, Any]] = ROWS, held_out: Any = None) -> Any:
-        with self.trainer:
-            return self.trainer.train(rows, held_out)
-
-    def all(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def logs(self, level: str) -> list[str]:
-        return [event.message for event in self.all(Log) if event.level == level]
-
 
 # --- a step
 
@@ -372,14 +334,14 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(tmp_path, save_interval=1)
-    save = Run.save
+    save = RunSaver.save
 
     def fail_at_2(self: Any, kind: Any, name: str | None = None) -> Path:
-        if self.step == 2:
+        if self._describe().step == 2:
             raise OSError("disk full")
         return save(self, kind, name)
 
-    monkeypatch.setattr(Run, "save", fail_at_2)
+    monkeypatch.setattr(RunSaver, "save", fail_at_2)
     assert library.train().status == "completed"
     assert any("step 2 could not be saved: disk full" in text for text in library.logs("error"))
 
@@ -392,7 +354,7 @@ def test_a_final_checkpoint_that_cannot_be_written_is_a_failure(
     def fail(self: Any, kind: Any, name: str | None = None) -> Path:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Run, "save", fail)
+    monkeypatch.setattr(RunSaver, "save", fail)
     with pytest.raises(TrainingError, match="checkpoint cannot be saved: disk full"):
         library.train()
 

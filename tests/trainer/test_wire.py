@@ -75,6 +75,19 @@ def test_steps_go_only_when_nothing_else_is_left() -> None:
     ]
 
 
+def test_what_was_taken_leaves_nothing_behind() -> None:
+    outbox = Outbox()
+    for number in range(100):
+        outbox.put(step(number))
+        outbox.put(Log("info", "text"))
+        outbox.put(Ack(line=1, command="PAUSE", ok=True))
+        assert len(decode_all(b"".join(iter(outbox.take, None)))) == 3
+    assert not outbox
+    assert not outbox._lines
+    assert not outbox._first_to_go
+    assert not outbox._steps
+
+
 def test_W23_an_event_above_the_record_cap_is_left_out_and_counted() -> None:
     outbox = Outbox()
     outbox.put(generation(9_000_000))

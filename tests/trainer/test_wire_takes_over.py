@@ -15,10 +15,9 @@ from grpo_trainer.output.wire import Wire
 """
 
 
-def test_R02_other_output_never_mixes_with_events() -> None:
-    code = (
-        PRELUDE
-        + """
+TALKATIVE = (
+    PRELUDE
+    + """
 import ctypes, multiprocessing, warnings
 wire = Wire.take_over()
 wire.emit(Hello(1, "0", os.getpid()))
@@ -38,8 +37,11 @@ print("unfinished", end="")
 wire.emit(Step(step=1, loss=0.5, total_tokens=1))
 wire.close()
 """
-    )
-    done = run_python(code)
+)
+
+
+def test_R02_other_output_never_mixes_with_events() -> None:
+    done = run_python(TALKATIVE)
     events = decode_all(done.stdout)
     assert [event.step for event in events if isinstance(event, Step)] == [1]
     lines = {(event.source, event.message) for event in events if isinstance(event, Log)}

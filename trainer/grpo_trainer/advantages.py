@@ -5,14 +5,14 @@ deviation plus 1e-4. Computed in float64 with two passes, so that a large common
 rewards does not drown their spread. Shapes: P prompts, G answers each, B = P·G rows.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+
+from grpo_protocol.config import ScaleRewards
+from grpo_trainer.summary import mean_of as mean_of
+from grpo_trainer.summary import sample_std as sample_std
 
 EPSILON = 1e-4
-
-Scale = Literal["group", "batch", "none"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Advantages:
 
 
 def compute_advantages(
-    rewards: Sequence[float | None], group_size: int, scale: Scale = "group"
+    rewards: Sequence[float | None], group_size: int, scale: ScaleRewards = "group"
 ) -> Advantages:
     """Advantages of `rewards` [B], whose consecutive `group_size` entries answer one prompt.
 
@@ -56,16 +56,3 @@ def compute_advantages(
         mean = mean_of(known)
         values += [0.0 if flat or r is None else (r - mean) / divisor for r in group]
     return Advantages(values, zero_spread)
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """Mean, summed without loss of precision; 0 for none."""
-    return math.fsum(values) / len(values) if values else 0.0
-
-
-def sample_std(values: Sequence[float]) -> float:
-    """Standard deviation with ddof 1 in two passes; 0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    mean = mean_of(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))

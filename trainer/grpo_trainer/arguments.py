@@ -66,9 +66,16 @@ def _plain_resume(argv: Sequence[str]) -> list[str]:
     words = list(argv)
     for index, word in enumerate(argv):
         following = argv[index + 1] if index + 1 < len(argv) else "--"
-        if word == "--resume" and (following.startswith("-") or "=" in following):
+        if word == "--resume" and (following.startswith("-") or _is_setting(following)):
             words[index] = "--resume=latest"
     return words
+
+
+def _is_setting(word: str) -> bool:
+    """Whether `word` sets a config key; the path of a run may hold a `=` as well."""
+    name, separator, _ = word.partition("=")
+    key = name.strip().partition(".")[0].replace("-", "_")
+    return bool(separator) and key in {known.name for known in config_keys()}
 
 
 def _parser(commands: list[str]) -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _CANDIDATES = (
@@ -35,10 +36,12 @@ class Blas:
     """`missing`, `late` (mlx was imported first), or the name of a library that did not load."""
 
 
+@cache
 def load() -> Blas:
-    """Loads the fastest BLAS there is; does nothing where mlx does not need one.
+    """Loads the fastest BLAS there is, once; does nothing where mlx does not need one.
 
-    `GRPO_BLAS` names a library to use instead. Call it before anything imports mlx.
+    `GRPO_BLAS` names a library to use instead. Importing the package calls this, so that whatever
+    imports the package before mlx is fast.
     """
     if platform.system() != "Linux":
         return Blas("system")
@@ -73,7 +76,7 @@ def slowness(blas: Blas) -> tuple[float, str] | None:
 
 def _remedy(blas: Blas) -> str:
     if blas.problem == "late":
-        return "import grpo_trainer before mlx, or call grpo_trainer.blas.load() first"
+        return "import grpo_trainer before mlx"
     install = "apt install libopenblas0 (without root: pip install mkl)"
     if blas.problem == "missing":
         return install
@@ -126,7 +129,8 @@ def _use_private_kernel_folder() -> None:
         folder.chmod(0o700)
     except OSError:
         return
-    tempfile.tempdir = tempfile.gettempdir()
+    # Child processes inherit TMPDIR; those of ours find the person's own folder here.
+    tempfile.tempdir = os.environ.setdefault("GRPO_TMPDIR", tempfile.gettempdir())
     os.environ["TMPDIR"] = str(folder)
     for kernel in folder.glob("mlx/*/cpu/*.so"):
         if not _is_whole_elf(kernel):

@@ -19,6 +19,7 @@ from mlx.utils import tree_unflatten
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
 from grpo_trainer.policy import Policy
+from grpo_trainer.run_conditions import RunConditions
 from grpo_trainer.tensor_file import read_tensors, write_tensors
 from grpo_trainer.trees import leaves
 
@@ -48,6 +49,14 @@ class DatasetState(msgspec.Struct, frozen=True, rename="camel"):
     content_hash: str
 
 
+class LiveSetting(msgspec.Struct, frozen=True):
+    """A setting that was changed while training."""
+
+    start: Any
+    """As the command gave it."""
+    value: Any
+
+
 class TrainingState(msgspec.Struct, frozen=True, rename="camel"):
     """Where a run stands; the keys are the reference's, with ours added."""
 
@@ -60,6 +69,10 @@ class TrainingState(msgspec.Struct, frozen=True, rename="camel"):
     seed: int
     num_tokens: int = 0
     """Prompt and completion tokens of all steps."""
+    evaluated_step: int | None = None
+    """The step of the last evaluation that was recorded."""
+    live_settings: dict[str, LiveSetting] = {}
+    conditions: RunConditions | None = None
 
 
 class _FileEntry(msgspec.Struct, frozen=True):
@@ -115,34 +128,41 @@ def read_state(folder: Path) -> TrainingState:
     try:
         _check_manifest(folder)
         return msgspec.json.decode((folder / STATE_NAME).read_bytes(), type=TrainingState)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(f"resume={str(folder)!r}: cannot be read: {error}") from error
+
+
+def peek_state(folder: Path) -> TrainingState | None:
+    """The state of a checkpoint whose other files are not looked at; `None` without one."""
+    try:
+        return msgspec.json.decode((folder / STATE_NAME).read_bytes(), type=TrainingState)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def resumable_folders(run_folder: Path) -> list[Path]:
+    """The folders that `find_latest` chooses from, complete or not."""
+    return [path for path in run_folder.glob("*/") if _RESUMABLE.fullmatch(path.name)]
 
 
 def find_latest(run_folder: Path) -> Path | None:
     """The complete checkpoint with the most steps, of any kind; `None` without any."""
-    found: list[tuple[int, Path]] = []
-    for path in run_folder.glob("*/"):
-        if _RESUMABLE.fullmatch(path.name):
-            try:
-                found.append((read_state(path).step, path))
-            except CheckpointError:
-                continue
-    return max(found, default=(0, None))[1]
+    peeked = [(peek_state(path), path) for path in resumable_folders(run_folder)]
+    candidates = [(state.step, path) for state, path in peeked if state is not None]
+    for _, path in sorted(candidates, reverse=True):
+        try:
+            read_state(path)
+        except CheckpointError:
+            continue
+        return path
+    return None
 
 
 def steps_saved_by(run_folder: Path, run_id: str) -> list[int]:
-    """Steps of the complete `checkpoint-N` that the run `run_id` wrote, in order."""
-    steps = []
-    for path in run_folder.glob("checkpoint-*/"):
-        if _STEP_FOLDER.fullmatch(path.name):
-            try:
-                state = read_state(path)
-            except CheckpointError:
-                continue
-            if state.run_id == run_id:
-                steps.append(state.step)
-    return sorted(steps)
+    """Steps of the `checkpoint-N` that the run `run_id` wrote, in order."""
+    paths = [path for path in run_folder.glob("checkpoint-*/") if _STEP_FOLDER.fullmatch(path.name)]
+    states = [peek_state(path) for path in paths]
+    return sorted(state.step for state in states if state is not None and state.run_id == run_id)
 
 
 def prune(run_folder: Path, keep: int, saved_steps: list[int]) -> list[Path]:

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if event_mode(arguments.config):
             _say(error)
         return exit_code(error)
-    return 0 if result.signal_number is None else 128 + result.signal_number
+    if result.status == "stopped" and result.signal_number is not None:
+        return 128 + result.signal_number
+    return 0  # a signal that came when all was done has stopped nothing
 
 
 def _run(arguments: Arguments, session: Session) -> "TrainResult":

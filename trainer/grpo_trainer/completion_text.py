@@ -6,9 +6,10 @@ in the length whatever a model writes. No patterns are matched.
 
 import json
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from grpo_protocol.messages import ToolCall
+from grpo_trainer.json_values import refuse_constant
 
 TOOL_OPEN, TOOL_CLOSE = "<tool_call>", "</tool_call>"
 THINK_TAGS = ("think", "longcat_think")
@@ -169,10 +170,6 @@ def _nameless(content: str) -> ToolCall:
 def _loads(text: str) -> Any:
     """JSON, with raw line ends inside strings allowed. Raises `ValueError`."""
     try:
-        return json.loads(text, strict=False, parse_constant=_refuse_constant)
+        return json.loads(text, strict=False, parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value")

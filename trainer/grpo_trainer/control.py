@@ -5,6 +5,7 @@ it has happened. Only the loop changes the run.
 """
 
 import os
+import select
 import signal
 import threading
 from collections import deque
@@ -59,6 +60,7 @@ class Control:
         self._pending: deque[Pending] = deque()
         self._asked_to_pause = False
         self._asked_to_stop = False
+        self._running = 0
         self._lines = 0
 
     @property
@@ -80,6 +82,13 @@ class Control:
                 self._changed.wait(timeout)
             return self._pending.popleft() if self._pending else None
 
+    def begin(self, step: int) -> bool:
+        """Marks that `step` runs; not while a command is pending, which holds from it on."""
+        with self._changed:
+            if not self._pending:
+                self._running = step
+            return not self._pending
+
     def receive(self, line: bytes | Oversized) -> None:
         """Takes one input line: acknowledges it, and keeps what the loop has to do."""
         with self._changed:
@@ -93,7 +102,7 @@ class Control:
                     command=command_name(command),
                     ok=ok,
                     message=refusal or note,
-                    step=self.step + 1 if ok else None,
+                    step=max(self.step, self._running) + 1 if ok else None,
                 )
             )
             if ok and not isinstance(command, BadCommand):
@@ -146,22 +155,49 @@ def _parse(line: bytes | Oversized) -> Command | BadCommand:
     return parse_command(line.decode("utf-8", errors="replace"))
 
 
-def read_commands(control: Control, descriptor: int, on_end: Callable[[], None]) -> None:
-    """Feeds `control` from a descriptor in a thread of its own; `on_end` hears the end of input."""
+@contextmanager
+def read_commands(control: Control, descriptor: int, on_end: Callable[[], None]) -> Iterator[None]:
+    """Within it, a thread feeds `control` from a descriptor; `on_end` hears the end of input.
 
-    def read() -> None:
-        splitter = LineSplitter(max_bytes=64 * 1024)
-        try:
-            while chunk := os.read(descriptor, 65536):
-                for line in splitter.feed(chunk):
-                    control.receive(line)
-        except OSError:
-            pass
-        for line in splitter.flush():
-            control.receive(line)
-        on_end()
+    What is not read by the end is left to whoever reads the descriptor then.
+    """
+    wake_reader, wake_writer = os.pipe()
+    thread = threading.Thread(
+        target=_read,
+        args=(control, descriptor, wake_reader, on_end),
+        name="commands",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        # Written, not closed: a child that was forked may hold the pipe open.
+        os.write(wake_writer, b"x")
+        thread.join()
+        os.close(wake_writer)
+        os.close(wake_reader)
 
-    threading.Thread(target=read, name="commands", daemon=True).start()
+
+def _read(control: Control, descriptor: int, wake: int, on_end: Callable[[], None]) -> None:
+    splitter = LineSplitter(max_bytes=64 * 1024)
+    poller = select.poll()
+    poller.register(wake, select.POLLIN)
+    poller.register(descriptor, select.POLLIN)
+    try:
+        while True:
+            ready = [number for number, _ in poller.poll()]
+            if wake in ready:
+                return
+            if not (chunk := os.read(descriptor, 65536)):
+                break
+            for line in splitter.feed(chunk):
+                control.receive(line)
+    except OSError:
+        pass
+    for line in splitter.flush():
+        control.receive(line)
+    on_end()
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from grpo_protocol.config_input import ConfigError
+from grpo_trainer.json_values import refuse_constant
 
 
 class RawRow(NamedTuple):
@@ -101,7 +102,7 @@ def _parse(source: str, text: str, hint: str = "") -> Any:
         value = json.loads(
             text,
             object_pairs_hook=_without_duplicates,
-            parse_constant=_refuse_constant,
+            parse_constant=refuse_constant,
             parse_float=_finite,
         )
         if "\\u" in text:
@@ -127,10 +128,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"key `{twice}` occurs twice in one object; keep one of them")
     return row
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value; use null")
 
 
 def _finite(text: str) -> float:

@@ -3,6 +3,8 @@
     TrainerError
     ├── ModelError          the model cannot be loaded            (exit 2)
     ├── CheckpointError     a checkpoint cannot be used           (exit 2)
+    ├── RecorderError       the database cannot be used           (exit 2; in output.recorder)
+    ├── RewardError         a reward function failed              (exit 1; in rewards.types)
     └── TrainingError       the run cannot go on                  (exit 1)
 
 Settings and datasets that cannot be raise `grpo_protocol.ConfigError` (exit 2).

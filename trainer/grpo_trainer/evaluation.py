@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_protocol.messages import Eval
-from grpo_trainer.advantages import mean_of
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, decode_greedily
 from grpo_trainer.scoring import batch_for_rewards
+from grpo_trainer.summary import known_mean, mean_of
 
 EVAL_BATCH = 64
 
@@ -33,17 +33,12 @@ def evaluate(
     batch = batch_for_rewards(prompts, 1, completions, tokenizer, step + 1)
     scores = scorer.score(batch)
     metrics: dict[str, float | None] = {
-        "eval/reward": _mean(scores.total),
+        "eval/reward": known_mean(scores.total),
         "eval/completions/mean_length": mean_of([len(c.token_ids) for c in completions]),
         "eval/completions/clipped_ratio": mean_of(
             [float(c.finish_reason != "stop") for c in completions]
         ),
     }
     for name, values in scores.per_function.items():
-        metrics[f"eval/rewards/{name}/mean"] = _mean(values)
+        metrics[f"eval/rewards/{name}/mean"] = known_mean(values)
     return Eval(step=step, name="held-out", num_prompts=len(prompts), metrics=metrics)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean_of(known) if known else None

@@ -2,6 +2,7 @@
 
 import math
 from types import NoneType
+from typing import NoReturn
 
 
 class JsonProblem(ValueError):
@@ -29,9 +30,9 @@ def expect_json(value: object) -> None:
                 expect_json(item)
 
 
-def without_surrogates(text: str) -> str:
-    """`text` with each half of a surrogate pair, which UTF-8 cannot hold, as U+FFFD."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+def refuse_constant(word: str) -> NoReturn:
+    """For `json.loads(parse_constant=…)`, which else takes NaN and Infinity."""
+    raise ValueError(f"{word} is no JSON value; use null")
 
 
 def _expect_unicode(text: str) -> None:

@@ -142,9 +142,10 @@ class Learner:
         total: Any = None
         for batch in micro_batches:
             (loss, sums), gradients = gradient_of(self.policy.weights, _to_tensors(batch))
-            mx.eval(loss, sums, gradients)
             part = (loss, gradients, sums)
             total = part if total is None else tree_map(mx.add, total, part)
+            # A sum left lazy would keep the gradients of every micro-batch until the last.
+            mx.eval(total)
         self.policy.model.eval()
         loss, gradients, sums = total
         return loss, gradients, _Sums(*sums)

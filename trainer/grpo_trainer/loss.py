@@ -13,11 +13,11 @@ the completion, its EOS included, and 0 on prompt and padding.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
-LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo"]
+from grpo_protocol.config import LossType
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from mlx_lm.utils import load_tokenizer
 from grpo_protocol import ConfigError
 from grpo_trainer.errors import ModelError
 
+_TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "vocab.json")
 _PATTERNS = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
 
 
@@ -38,6 +39,8 @@ def check_model_name(model: str | None) -> None:
             )
         if not any(folder.glob("model*.safetensors")):
             raise ConfigError(f"model={model!r}: the folder has no model*.safetensors weights")
+        if not any(any(folder.glob(pattern)) for pattern in _TOKENIZERS):
+            raise ConfigError(f"model={model!r}: the folder has no tokenizer.json; copy it there")
     elif folder.exists():
         raise ConfigError(f"model={model!r}: is a file; name the folder of an mlx-lm model")
     elif not _is_hub_id(model):

@@ -7,16 +7,16 @@ completions each, B = P·G rows still decoding, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from grpo_protocol.messages import FinishReason
 from grpo_trainer.randomness import token_keys
 
 PREFILL_CHUNK = 2048
 
-FinishReason = Literal["stop", "length"]
 NextToken = Callable[[mx.array, int, mx.array], mx.array]
 """From logits [B, V], the position and the row numbers [B] to token ids [B]."""
 

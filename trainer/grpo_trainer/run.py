@@ -6,6 +6,7 @@ results go, and what is saved.
 
 import random
 import signal
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,6 @@ from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import with_setting
 from grpo_protocol.messages import (
     Applied,
-    Checkpoint,
-    CheckpointKind,
     Complete,
     Eval,
     Generation,
@@ -25,7 +24,6 @@ from grpo_protocol.messages import (
     RunStatus,
     Step,
 )
-from grpo_trainer import checkpoint
 from grpo_trainer.checkpoint import DatasetState, TrainingState
 from grpo_trainer.control import Pending
 from grpo_trainer.epochs import EpochTracker
@@ -35,6 +33,9 @@ from grpo_trainer.output.recorder import NullRecorder, Recorder
 from grpo_trainer.output.run_log import RunLog
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.randomness import derived_seed
+from grpo_trainer.resuming import Resumption, effective_config, live_settings
+from grpo_trainer.run_conditions import conditions_of
+from grpo_trainer.run_saving import RunSaver
 from grpo_trainer.session import Session
 from grpo_trainer.step_report import choose_samples
 from grpo_trainer.stopwatch import Stopwatch
@@ -49,37 +50,51 @@ class Run:
         self,
         *,
         session: Session,
-        config: GRPOConfig,
+        start_config: GRPOConfig,
+        resumption: Resumption,
         plan: TrainingPlan,
         dataset: DatasetState,
         learner: Learner,
         recorder: Recorder | NullRecorder,
         run_log: RunLog | None,
-        run_id: str,
-        done: int,
-        tokens_seen: int,
     ) -> None:
+        state = resumption.state
         self.folder = session.folder
-        self.config = config
+        self.config = resumption.config
         self.plan = plan
         self.reporter = session.reporter
         self.recorder = recorder
-        self.step = done
+        self.step = state.step if state else 0
         """Optimizer steps done."""
-        self.tokens_seen = tokens_seen
+        self.tokens_seen = state.num_tokens if state else 0
         """Prompt and completion tokens of all steps done."""
+        self.evaluated_step = state.evaluated_step if state else None
+        """The step of the last evaluation that was recorded."""
         self.watch = Stopwatch()
+        self._start_config = start_config
         self._dataset = dataset
         self._learner = learner
         self._run_log = run_log
         self._control = session.control
-        self._run_id = run_id
-        self._saved_steps = checkpoint.steps_saved_by(self.folder, run_id)
-        self._last_saved = done
+        self._run_id = recorder.run_id or (state.run_id if state else str(uuid.uuid4()))
         self._epochs = EpochTracker(plan, session.reporter.emit)
         self._paused = False
         self._stop: Pending | None = None
-        self._control.step = done
+        self._control.step = self.step
+        self._saver = self._make_saver()
+
+    def _make_saver(self) -> RunSaver:
+        return RunSaver(
+            folder=self.folder,
+            keep=self.config.max_checkpoints,
+            learner=self._learner,
+            reporter=self.reporter,
+            recorder=self.recorder,
+            run_log=self._run_log,
+            run_id=self._run_id,
+            done=self.step,
+            describe=self._state,
+        )
 
     # --- between steps
 
@@ -94,7 +109,7 @@ class Run:
                 self._paused = False
                 self.reporter.log("info", "nobody is left who could resume the run: going on")
                 self.reporter.emit(Resumed(self.step))
-            if not self._paused:
+            if not self._paused and self._control.begin(self.step + 1):
                 return True
 
     def stopping(self) -> bool:
@@ -111,7 +126,6 @@ class Run:
                 self._save_as_asked(pending)
             case Set(key=key, value=value):
                 self._change_setting(key, value)
-                self.recorder.setting(self.step + 1, key, value)
                 self._applied(pending, message=f"{key}={value}", step=self.step + 1)
             case Stop():
                 self._stop = pending
@@ -119,7 +133,14 @@ class Run:
                 self._applied(pending, ok=False, message="not possible now")
 
     def _change_setting(self, key: str, value: str) -> None:
-        self.config = with_setting(self.config, key, value)
+        changed = with_setting(self.config, key, value)
+        self.config = effective_config(changed, self.folder)
+        self._saver.setting_unsaved = True
+        self.record_setting(key, value)
+
+    def record_setting(self, key: str, value: str) -> None:
+        """Records a setting that holds from the next step on."""
+        self.recorder.setting(self.step + 1, key, value)
         if self._run_log is not None:
             self._run_log.setting(self.step + 1, key, value)
             self._run_log.log_interval = self.config.log_interval
@@ -136,7 +157,7 @@ class Run:
 
     def _save_as_asked(self, pending: Pending) -> None:
         try:
-            path = self.save("manual")
+            path = self._saver.save("manual")
         except OSError as error:
             self._applied(pending, ok=False, message=f"could not save: {error}")
         else:
@@ -175,7 +196,7 @@ class Run:
         self.recorder.scored(planned.number, planned.epoch + 1, generations, texts)
 
     def finish_step(self, event: Step, generations: Sequence[Generation]) -> None:
-        """Records a whole step, tells of it, and saves when it is time."""
+        """Records a whole step and tells of it."""
         self.step = event.step
         self._control.step = event.step
         self.recorder.done(event)
@@ -185,40 +206,30 @@ class Run:
         for generation in choose_samples(generations, self.config.sample_display, order):
             self.reporter.emit(generation)
         self._epochs.add(event)
-        interval = self.config.save_interval
-        if interval and event.step % interval == 0 and event.step < self.plan.total_steps:
-            self._save_periodically()
 
     def evaluated(self, event: Eval) -> None:
         """Records an evaluation and tells of it."""
         self.recorder.evaluation(event)
         self.reporter.emit(event)
+        self.evaluated_step = event.step
 
     # --- saving
 
-    def save(self, kind: CheckpointKind, name: str | None = None) -> Path:
-        """Writes a checkpoint of the steps done. Raises `OSError`; older ones stay as they are."""
-        folder = self.folder / (name or f"checkpoint-{self.step}")
-        self.reporter.phase(self.step, "saving")
-        self.recorder.commit()
-        if self._run_log is not None:
-            self._run_log.flush()
-        checkpoint.save_checkpoint(folder, self._learner, self._state())
-        self._last_saved = self.step
-        self.reporter.emit(Checkpoint(str(folder), self.step, kind))
-        if folder.name == f"checkpoint-{self.step}" and self.step not in self._saved_steps:
-            self._saved_steps.append(self.step)
-            for old in checkpoint.prune(
-                self.folder, self.config.max_checkpoints, self._saved_steps
-            ):
-                self.reporter.log("debug", f"removed {old} (max_checkpoints)")
-        return folder
+    def save_if_due(self) -> None:
+        """A periodic checkpoint, when it is time."""
+        interval = self.config.save_interval
+        if interval and self.step % interval == 0 and self.step < self.plan.total_steps:
+            self._saver.save_periodically()
+
+    def save_after_crash(self) -> None:
+        """Saves the steps done since the last save; never raises."""
+        self._saver.save_after_crash()
 
     def end(self, status: RunStatus) -> None:
         """Saves what is not saved yet and says how the run ended. Raises `TrainingError`."""
         waiting = self._answer_the_rest()
         try:
-            path = self._save_last(status)
+            path = self._saver.save_last(status)
         except OSError as error:
             for pending in waiting:
                 self._applied(pending, ok=False, message=str(error))
@@ -244,34 +255,10 @@ class Run:
                     self._applied(pending, ok=False, message="the run has ended")
         return waiting
 
-    def save_after_crash(self) -> None:
-        """Saves the steps done since the last save, if the weights are still sound."""
-        if self.step and self.step != self._last_saved and self._learner.is_finite():
-            try:
-                self.save("emergency", f"emergency-{self.step}")
-            except OSError as error:
-                self.reporter.log("error", f"emergency checkpoint could not be saved: {error}")
-
-    def _save_last(self, status: RunStatus) -> Path | None:
-        if status == "completed":
-            return self.save("final", "final")
-        if self.step and self.step != self._last_saved:
-            return self.save("stop")
-        path = self.folder / f"checkpoint-{self.step}"
-        return path if path.is_dir() else None  # a resumed run may have come from elsewhere
-
     def _reason(self) -> str | None:
         if self._control.signal_number is not None:
             return signal.Signals(self._control.signal_number).name
         return "STOP" if self._stop is not None else None
-
-    def _save_periodically(self) -> None:
-        try:
-            self.save("periodic")
-        except OSError as error:
-            self.reporter.log(
-                "error", f"checkpoint at step {self.step} could not be saved: {error}; going on"
-            )
 
     def _state(self) -> TrainingState:
         return TrainingState(
@@ -283,4 +270,7 @@ class Run:
             run_id=self._run_id,
             seed=self.config.seed,
             num_tokens=self.tokens_seen,
+            evaluated_step=self.evaluated_step,
+            live_settings=live_settings(self._start_config, self.config),
+            conditions=conditions_of(self.config),
         )

@@ -5,29 +5,24 @@ import fcntl
 import os
 import re
 import time
-import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
 from grpo_protocol.config_input import ConfigError
-from grpo_protocol.database import DATABASE_NAME
+from grpo_protocol.run_files import (
+    DATABASE_NAME,
+    LOCK_NAME,
+    LockNote,
+    decode_lock_note,
+    encode_lock_note,
+)
+from grpo_trainer.fork_hygiene import held_by_this_process
 
-LOCK_NAME = "run.lock"
 _CHECKPOINT = re.compile(r"(checkpoint|emergency)-.*|final")
 # First bytes of the log file of a run; a dataset in JSONL is nobody's run.
 _LOG_START = b'{"event":"'
-
-
-class LockNote(msgspec.Struct, frozen=True):
-    """Content of the lock file, for people: the lock itself is held by the system."""
-
-    pid: int
-    started: str
-    """ISO 8601, UTC."""
 
 
 def new_run_path(
@@ -57,7 +52,7 @@ class RunFolder:
         self.path = path
         self._lock_fd = lock_fd
         self._made = made
-        _alive.add(self)
+        held_by_this_process.add(self)
 
     @classmethod
     def claim(cls, path: Path, resume: bool) -> "RunFolder":
@@ -85,9 +80,9 @@ class RunFolder:
 
     def release(self) -> None:
         """Ends the claim; a folder that was made for it and stayed empty goes as well."""
-        if self not in _alive:
+        if self not in held_by_this_process:
             return
-        _alive.discard(self)
+        held_by_this_process.discard(self)
         with contextlib.suppress(OSError):
             (self.path / LOCK_NAME).unlink()
         os.close(self._lock_fd)
@@ -111,18 +106,6 @@ class RunFolder:
         self.release()
 
 
-_alive: "weakref.WeakSet[RunFolder]" = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for folder in list(_alive):
-        folder.forget_in_child()
-    _alive.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
-
-
 def _lock(path: Path) -> int:
     """The descriptor that holds the lock. Raises `ConfigError` when another process holds it."""
     lock_path = path / LOCK_NAME
@@ -136,7 +119,7 @@ def _lock(path: Path) -> int:
                 continue
             os.ftruncate(fd, 0)
             note = LockNote(os.getpid(), datetime.now(UTC).isoformat(timespec="seconds"))
-            os.write(fd, msgspec.json.encode(note) + b"\n")
+            os.write(fd, encode_lock_note(note))
             return fd
         except BlockingIOError:
             holder = _holder(fd)
@@ -158,11 +141,8 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 
 def _holder(fd: int) -> str:
-    try:
-        note = msgspec.json.decode(os.pread(fd, 4096, 0), type=LockNote)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return "it has just started"
-    return f"pid {note.pid}, since {note.started}"
+    note = decode_lock_note(os.pread(fd, 4096, 0))
+    return "it has just started" if note is None else f"pid {note.pid}, since {note.started}"
 
 
 def _trace_of_run(path: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,19 +39,29 @@ def open_session(config: GRPOConfig, reporter: Reporter | None = None) -> Iterat
     try:
         control = Control(config, reporter.emit)
         resuming = config.resume_from_checkpoint is not None
-        with RunFolder.claim(run_path(config), resuming) as folder, signals_stop(control):
+        with ExitStack() as stack:
+            folder = stack.enter_context(RunFolder.claim(run_path(config), resuming))
+            stack.enter_context(signals_stop(control))
             if events:
-                _listen(config, reporter, control)
+                stack.enter_context(_listening(config, reporter, control))
             elif reporter.console is not None:
                 reporter.console.start(folder.path)
             yield Session(folder.path, reporter, control)
     except BaseException as error:
-        if detail := _detail(error):
-            reporter.log("debug", detail)
-        reporter.emit(Failed(one_line(error), exit_code(error)))
+        tell_failure(reporter, error)
         raise
     finally:
         reporter.close()
+
+
+def tell_failure(reporter: Reporter, error: BaseException) -> None:
+    """Says why the run ends, with the details for the log, unless that was said already."""
+    if reporter.told_failure is error:
+        return
+    reporter.told_failure = error
+    if detail := _detail(error):
+        reporter.log("debug", detail)
+    reporter.emit(Failed(one_line(error), exit_code(error)))
 
 
 def _detail(error: BaseException) -> str:
@@ -99,11 +109,15 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _listen(config: GRPOConfig, reporter: Reporter, control: Control) -> None:
+@contextmanager
+def _listening(config: GRPOConfig, reporter: Reporter, control: Control) -> Iterator[None]:
+    """Takes commands from stdin."""
+
     def lost() -> None:
         control.unattended = True
         if config.on_dashboard_exit == "stop":
             control.request_stop()
 
     reporter.on_reader_gone = lost
-    read_commands(control, 0, on_end=lost)
+    with read_commands(control, 0, on_end=lost):
+        yield

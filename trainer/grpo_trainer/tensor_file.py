@@ -11,7 +11,10 @@ import safetensors
 def write_tensors(
     path: Path, tensors: dict[str, mx.array], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes `tensors` sorted by name; the same tensors give the same file, byte for byte."""
+    """Writes `tensors` sorted by name; the same tensors give the same file, byte for byte.
+
+    Raises `OSError` when the file cannot be written.
+    """
     buffers, specs = [], {}
     for name in sorted(tensors):
         array = tensors[name]
@@ -25,7 +28,10 @@ def write_tensors(
             data_ptr=buffer.ctypes.data,
             data_len=buffer.nbytes,
         )
-    safetensors.serialize_file(specs, str(path), metadata)
+    try:
+        safetensors.serialize_file(specs, str(path), metadata)
+    except safetensors.SafetensorError as error:  # such as a full disk, which is no OSError there
+        raise OSError(str(error)) from error
     path.chmod(0o644)  # the library makes files that only their owner can read
 
 

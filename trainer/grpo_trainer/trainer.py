@@ -150,7 +150,7 @@ class GRPOTrainer:
         evaluations: list[Eval] = []
         status: RunStatus = "completed"
         try:
-            if run.step == 0:  # a resumed run has its evaluations up to here
+            if run.evaluated_step != run.step and self._evaluation_is_due(run):
                 self._evaluate(run, eval_prompts, evaluations)
             for planned in run.plan.steps(done=run.step):
                 if not run.may_continue():
@@ -158,6 +158,7 @@ class GRPOTrainer:
                 self._take_step(run, planned, [prompts[row] for row in planned.prompts])
                 if self._evaluation_is_due(run):
                     self._evaluate(run, eval_prompts, evaluations)
+                run.save_if_due()
         except Interrupted:
             status = "stopped"
         run.end(status)
@@ -245,8 +246,8 @@ class GRPOTrainer:
 
     def _evaluation_is_due(self, run: Run) -> bool:
         interval = run.config.eval_interval
-        at_end = run.step == run.plan.total_steps
-        return at_end or bool(interval and run.step % interval == 0)
+        at_either_end = run.step in (0, run.plan.total_steps)
+        return at_either_end or bool(interval and run.step % interval == 0)
 
     def _evaluate(
         self, run: Run, prompts: Sequence[EncodedPrompt], evaluations: list[Eval]

@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Literal
 
 from grpo_tui.child.child_reader import read_stream, stderr_items, stdout_items
 from grpo_tui.child.command_pipe import CommandPipe
-from grpo_tui.child.notices import Item, StreamEnded
+from grpo_tui.notices import Item, StreamEnded
 
 _CHILD_ENV: Final = {
     "GRPO_TUI_MODE": "1",

@@ -12,8 +12,8 @@ from typing import Final
 from grpo_protocol.codec import Malformed, decode_event
 from grpo_protocol.framing import LineSplitter, Oversized
 from grpo_protocol.messages import Log, LogLevel
-from grpo_tui.child.notices import InvalidUtf8, Item
-from grpo_tui.state.sanitize import as_drawn
+from grpo_tui.notices import InvalidUtf8, Item
+from grpo_tui.sanitize import as_drawn
 
 CHUNK_BYTES: Final = 65536
 _MAX_LOG_CHARS: Final = 100_000

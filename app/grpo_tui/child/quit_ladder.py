@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from grpo_tui.child.child import Child
-from grpo_tui.child.notices import Item, QuitStage, Rung
-from grpo_tui.state.run_model import STOP_PATIENCE
+from grpo_tui.notices import STOP_PATIENCE, Item, QuitStage, Rung
 
 TERMINATE_PATIENCE: Final = 10.0
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from grpo_tui.child.exit_codes import BAD_INPUT, describe_exit
+from grpo_protocol.config import config_keys
+from grpo_tui.exit_codes import BAD_INPUT, describe_exit
 
 BACK_OFF: Final = (5.0, 15.0, 60.0)
 MAX_RESTARTS: Final = 5
@@ -65,34 +66,43 @@ def resume_argv(argv: Sequence[str], run_folder: str | None, has_checkpoint: boo
     """`argv` for a restart in the same run folder, from its newest checkpoint.
 
     A `--resume PATH` of the first start holds only until this run has a checkpoint of its own.
+    Where no folder is known there is nothing to resume from, so `argv` stays as it is.
     """
     words = list(argv)
+    names_folder = _names(words, _OUTPUT)
+    if run_folder is None and not names_folder:
+        return words
     if not _names(words, _RESUME):
         words += ["--resume", "latest"]
     elif has_checkpoint:
-        words = [*_without(words, _RESUME), "--resume", "latest"]
-    if run_folder is not None and not _names(words, _OUTPUT):
+        words = [*_without_resume(words), "--resume", "latest"]
+    if run_folder is not None and not names_folder:
         words += ["--output-dir", run_folder]
     return words
 
 
-_RESUME: Final = ("--resume", "-r", "resume_from_checkpoint")
+_RESUME: Final = ("--resume", "resume_from_checkpoint")
 _OUTPUT: Final = ("--output-dir", "output_dir", "--output_dir")
-_TAKES_OPTIONAL_VALUE: Final = ("--resume", "-r")
 
 
 def _names(words: Sequence[str], options: Sequence[str]) -> bool:
     return any(word.partition("=")[0] in options for word in words)
 
 
-def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def _without_resume(words: Sequence[str]) -> list[str]:
     kept: list[str] = []
-    skip = False
+    may_be_value = False
     for word in words:
-        if skip and not word.startswith("-") and "=" not in word:
-            skip = False
+        if may_be_value and not word.startswith("-") and not _is_setting(word):
+            may_be_value = False
             continue
-        skip = word in _TAKES_OPTIONAL_VALUE
-        if word.partition("=")[0] not in options:
+        may_be_value = word == "--resume"
+        if word.partition("=")[0] not in _RESUME:
             kept.append(word)
     return kept
+
+
+def _is_setting(word: str) -> bool:
+    """`key=value`; the path of a checkpoint may hold an `=` as well."""
+    key, separator, _ = word.partition("=")
+    return bool(separator) and key.partition(".")[0] in {known.name for known in config_keys()}

@@ -7,10 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from grpo_protocol.commands import Command, Set, Stop, format_command
-from grpo_protocol.messages import Ack, Checkpoint, DatabasePath, EpochStart, Init, Step
+from grpo_protocol.commands import Command, Stop, format_command
+from grpo_protocol.messages import Step
 from grpo_tui.child.child import Child
-from grpo_tui.child.notices import (
+from grpo_tui.child.quit_ladder import TERMINATE_PATIENCE, QuitLadder
+from grpo_tui.child.restart_memory import RestartMemory
+from grpo_tui.child.restart_policy import BACK_OFF, Restart, RestartPolicy, resume_argv
+from grpo_tui.launch import NO_RESTART, RestartRule
+from grpo_tui.notices import (
+    STOP_PATIENCE,
     ChildExited,
     ChildStarted,
     CommandSent,
@@ -22,10 +27,6 @@ from grpo_tui.child.notices import (
     RestartScheduled,
     SpawnFailed,
 )
-from grpo_tui.child.quit_ladder import TERMINATE_PATIENCE, QuitLadder
-from grpo_tui.child.restart_policy import BACK_OFF, Restart, RestartPolicy, resume_argv
-from grpo_tui.launch import NO_RESTART, RestartRule
-from grpo_tui.state.run_model import STOP_PATIENCE
 
 
 class Supervisor:
@@ -61,13 +62,10 @@ class Supervisor:
         self._child: Child | None = None
         self._ladder: QuitLadder | None = None
         self._sent: dict[int, Command] = {}
-        self._settings: dict[str, Set] = {}
+        self._memory = RestartMemory(cwd)
         self._restarts = 0
         self._attempts = 0
         self._restart_choice: asyncio.Future[bool] | None = None
-        self._run_folder: str | None = None
-        self._has_checkpoint = False
-        self._trained = False
         self._stop_asked = False
         self._leaving = False
         self._detached = asyncio.Event()
@@ -116,8 +114,6 @@ class Supervisor:
             self._unsent(None, command, number)
             return None
         self._sent[number] = command
-        if isinstance(command, Set):
-            self._settings[command.key] = command
         self._emit(CommandSent(number, command))
         return number
 
@@ -174,7 +170,7 @@ class Supervisor:
 
     async def _run_once(self, argv: Sequence[str]) -> int | None:
         """One process from start to end; None when it did not start, or was let go."""
-        self._trained = self._stop_asked = False
+        self._stop_asked = False
         self._ladder = None
         self._sent.clear()
         try:
@@ -183,7 +179,7 @@ class Supervisor:
             self._emit(SpawnFailed(f"cannot start {argv[0]}: {error}"))
             return None
         self._emit(ChildStarted(self._child.pid, self._restarts))
-        for setting in list(self._settings.values()):
+        for setting in self._memory.settings:
             self.send(setting)
         await self._child.attach()
         finished = asyncio.ensure_future(self._child.finished())
@@ -200,8 +196,10 @@ class Supervisor:
         return code
 
     async def _restart_follows(self, code: int) -> bool:
-        asked = self._leaving or self._stop_asked
-        decision = self._policy.decide(code, asked=asked, trained=self._trained, now=self._clock())
+        memory = self._memory
+        # A trainer that has closed its run may still end by the signal that made it do so.
+        asked = self._leaving or self._stop_asked or memory.completed
+        decision = self._policy.decide(code, asked=asked, trained=memory.trained, now=self._clock())
         if not isinstance(decision, Restart):
             if decision.reason is not None:
                 self._emit(RestartGivenUp(decision.reason))
@@ -221,7 +219,7 @@ class Supervisor:
     def _restart_argv(self) -> list[str]:
         if not self._rule.resume:
             return self._argv
-        return resume_argv(self._argv, self._run_folder, self._has_checkpoint)
+        return resume_argv(self._argv, self._memory.run_folder, self._memory.has_checkpoint)
 
     def _ask_to_stop(self) -> bool:
         return self._stop_asked or self.send(Stop()) is not None
@@ -234,26 +232,7 @@ class Supervisor:
             self._unsent(line, command, reason)
 
     def _emit(self, item: Item) -> None:
-        self._learn(item)
+        self._memory.learn(item)
+        if isinstance(item, Step):
+            self._policy.step_done()
         self._on_event(item)
-
-    def _learn(self, item: Item) -> None:
-        """Keeps what a restart will need."""
-        match item:
-            case Init():
-                self._trained = True
-                if isinstance(folder := item.config.output_dir, str):
-                    self._run_folder = folder
-            case EpochStart():
-                self._trained = True
-            case Step():
-                self._trained = True
-                self._policy.step_done()
-            case DatabasePath():
-                self._run_folder = self._run_folder or str(Path(item.path).parent)
-            case Checkpoint():
-                self._has_checkpoint = True
-            case Ack(ok=False) if isinstance(refused := self._sent.get(item.line), Set):
-                self._settings.pop(refused.key, None)
-            case _:
-                pass

@@ -94,8 +94,8 @@ def _position(state: RunState, compact: bool) -> Content:
 
 def _activity(state: RunState) -> Content:
     """What happens this moment, in more detail than the state."""
-    if state.restart is not None:
-        left = math.ceil(max(0.0, state.restart.at - state.clock()))
+    if (remaining := state.restart_remaining) is not None:
+        left = math.ceil(remaining)
         return Content.assemble(
             (f"again in {left} s", "bold $text-accent"), ("  c cancel  Enter now", _DIM)
         )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from grpo_tui.drawing.formatting import memory, number, percent, seconds
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state import metric_names as names
-from grpo_tui.state.sanitize import clean_line
 
 Better = Literal["up", "down", ""]
 """In which direction a metric improves, where that can be said."""

@@ -6,8 +6,8 @@ from statistics import fmean, pstdev, stdev
 from textual.content import Content
 
 from grpo_tui.drawing.formatting import number
+from grpo_tui.drawing.wrapping import Block
 from grpo_tui.state.samples import Sample
-from grpo_tui.widgets.text_view import Block
 
 HEADING = "bold $text-primary"
 DIM = "$foreground 60%"

@@ -2,11 +2,23 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _TAB = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of text in one style, on lines of its own."""
+
+    text: str
+    style: str = ""
+    indent: int = 0
+    literal: bool = False
+    """Shown with its blanks and line ends made visible in the raw view."""
 
 
 def wrap(text: str, width: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from grpo_tui.record import database_parse as parse
 from grpo_tui.record import database_rows as rows
 from grpo_tui.record import database_sql as sql
 from grpo_tui.record.database_connection import Connection, RecordError, Row
-from grpo_tui.record.record_files import is_finished, trainer_is_alive
+from grpo_tui.record.record_files import is_finished, is_written
 
 __all__ = ["DatabaseReader", "RecordError"]
 
@@ -31,9 +31,12 @@ class DatabaseReader:
         self._tables = tables
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Opens the record at `path`; it must be closed again."""
-        connection = await Connection.open(path)
+    async def open(cls, path: Path, run_folder: Path | None = None) -> Self:
+        """Opens the record at `path`; it must be closed again.
+
+        `run_folder` is that of the run in hand, whose record may lie elsewhere.
+        """
+        connection = await Connection.open(path, run_folder)
         try:
             columns = {table: await connection.columns(table) for table in _TABLES}
             for table in ("training_steps", "generations"):
@@ -64,6 +67,10 @@ class DatabaseReader:
         return self._connection.path
 
     @property
+    def run_folder(self) -> Path | None:
+        return self._connection.run_folder
+
+    @property
     def milliseconds(self) -> float:
         """How long the last question took."""
         return self._connection.milliseconds
@@ -71,7 +78,9 @@ class DatabaseReader:
     @property
     def is_outdated(self) -> bool:
         """The run has ended or begun again since this was opened: open it anew."""
-        return self._connection.immutable != is_finished(self.path)
+        connection = self._connection
+        is_settled = is_finished(self.path, self.run_folder) and not connection.is_suspect
+        return connection.immutable != is_settled
 
     async def data_version(self) -> int:
         """Changes when another connection has written."""
@@ -81,7 +90,7 @@ class DatabaseReader:
     async def runs(self) -> list[rows.RunRow]:
         """All runs, the one started last first. One that nobody runs any more has crashed."""
         found = [parse.run(row) for row in await self._ask(sql.runs(self._tables))]
-        alive = trainer_is_alive(self.path.parent)
+        alive = is_written(self.path, self.run_folder)
         honest: list[rows.RunRow] = []
         for run in found:
             if run.is_live and not alive:

@@ -34,20 +34,39 @@ class RecordError(Exception):
 class Connection:
     """Asks one question at a time, in aiosqlite's thread; a cancelled question is interrupted."""
 
-    def __init__(self, path: Path, database: aiosqlite.Connection, immutable: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        database: aiosqlite.Connection,
+        immutable: bool,
+        run_folder: Path | None = None,
+    ) -> None:
         self.path = path
+        self.run_folder = run_folder
         self.immutable = immutable
         self.milliseconds = 0.0
         """How long the last question took."""
         self._database = database
         self._turn = asyncio.Lock()
         self._closed = False
+        self._is_running = False
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Opens the record at `path`, and refuses what is none or is from a newer version."""
+    async def open(cls, path: Path, run_folder: Path | None = None) -> Self:
+        """Opens the record at `path`, and refuses what is none or is from a newer version.
+
+        `run_folder` is that of the run in hand, where it is known.
+        """
         path = path.absolute()
-        immutable = await asyncio.to_thread(_check_file, path)
+        immutable = await asyncio.to_thread(_check_file, path, run_folder)
+        connection = await cls._open(path, immutable, run_folder)
+        if immutable and connection.is_suspect:
+            await connection.close()
+            connection = await cls._open(path, False, run_folder)
+        return connection
+
+    @classmethod
+    async def _open(cls, path: Path, immutable: bool, run_folder: Path | None) -> Self:
         options = "mode=ro&immutable=1" if immutable else "mode=ro"
         pending = aiosqlite.connect(
             f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None
@@ -61,7 +80,7 @@ class Connection:
             raise RecordError(_one_line(path, error)) from error
         if not immutable:
             record_files.opened(path)
-        connection = cls(path, database, immutable)
+        connection = cls(path, database, immutable, run_folder)
         try:
             await connection._prepare()
         except BaseException:
@@ -81,6 +100,13 @@ class Connection:
             )
         if not await self.columns("training_runs"):
             raise RecordError(f"{self.path}: holds no training runs; it is no record of a trainer")
+        running = "SELECT EXISTS (SELECT 1 FROM training_runs WHERE status = 'running')"
+        self._is_running = bool((await self.fetch(running))[0][0])
+
+    @property
+    def is_suspect(self) -> bool:
+        """A run is said to run, and there is a log: its trainer may have its lock elsewhere."""
+        return self._is_running and record_files.has_log(self.path)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,11 +191,11 @@ class Connection:
             raise RecordError(_one_line(self.path, error)) from error
 
 
-def _check_file(path: Path) -> bool:
+def _check_file(path: Path, run_folder: Path | None) -> bool:
     """Whether the record at `path` is finished; refuses what can be none."""
     try:
         if path.is_file():
-            return record_files.is_finished(path)
+            return record_files.is_finished(path, run_folder)
         if path.is_dir():
             raise RecordError(f"{path}: is a folder; name an outputs.db")
     except (OSError, ValueError) as error:

@@ -9,8 +9,8 @@ from grpo_tui.drawing.formatting import integer, number, percent
 from grpo_tui.drawing.glyphs import Glyphs
 from grpo_tui.record.database_rows import GenerationRow, RunRow, StepRow
 from grpo_tui.record.run_catalog import RunEntry
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state.run_status import RunStatus
-from grpo_tui.state.sanitize import clean_line
 
 DIM = "$foreground 60%"
 _MIN_NAME = 8

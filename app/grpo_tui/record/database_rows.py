@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from grpo_tui.sample_query import SampleQuery
+
 GenerationOrder = Literal["newest", "oldest", "best", "worst"]
-BoundField = Literal["step", "reward", "adv", "tok"]
-BoundSign = Literal["<", "<=", ">", ">=", "="]
 
 
 @dataclass(frozen=True)
@@ -122,26 +122,13 @@ class EvaluationRow:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """`field` `sign` `value`, such as reward < 0.3; what is unknown lies within no bound."""
-
-    field: BoundField
-    sign: BoundSign
-    value: float
-
-
-@dataclass(frozen=True)
 class GenerationQuery:
     """Which completions of a run, and in which order."""
 
     order: GenerationOrder = "newest"
     step: int | None = None
     """Only those of this step, in the order of the batch unless by reward."""
-    bounds: tuple[Bound, ...] = ()
-    finish_reason: str = ""
-    """How the finish reason begins."""
-    words: tuple[str, ...] = ()
-    """Each is found in the prompt or the completion, taken literally."""
+    filter: SampleQuery = field(default_factory=SampleQuery)
 
     @property
     def is_by_reward(self) -> bool:
@@ -149,4 +136,4 @@ class GenerationQuery:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.bounds or self.finish_reason or self.words)
+        return bool(self.filter)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from grpo_tui.record.database_rows import BoundField, GenerationOrder, GenerationQuery
+from grpo_tui.record.database_rows import GenerationOrder, GenerationQuery
+from grpo_tui.sample_query import BoundField
 
 LIST_CHARACTERS = 400
 """Of a long text, what a list gets to see."""
@@ -143,7 +144,8 @@ def steps_after(tables: Tables, run_id: str, step: int) -> Question:
 def generation_ids(tables: Tables, run_id: str, query: GenerationQuery) -> Question:
     """Keys of the completions that `query` selects, in its order."""
     conditions, values = _conditions(tables, query)
-    needs_steps = query.step is not None or any(bound.field == "step" for bound in query.bounds)
+    by_step = any(bound.field == "step" for bound in query.filter.bounds)
+    needs_steps = query.step is not None or by_step
     if query.is_by_reward and not needs_steps:
         source, owner = "generations g", "g.run_id = ?"
     else:
@@ -208,16 +210,17 @@ def _conditions(tables: Tables, query: GenerationQuery) -> tuple[list[str], list
     if query.step is not None:
         conditions.append("s.step = ?")
         values.append(query.step)
-    for bound in query.bounds:
+    for bound in query.filter.bounds:
         column = _BOUND_COLUMNS[bound.field]
         if bound.field == "adv":
             column = tables.expression("generations", "advantage", "g")
         conditions.append(f"{column} {bound.sign} ?")
         values.append(bound.value)
-    if query.finish_reason:
-        conditions.append(r"g.finish_reason LIKE ? ESCAPE '\'")
-        values.append(f"{_literal(query.finish_reason)}%")
-    for word in query.words:
+    if reasons := query.filter.finish_reasons:
+        alternatives = " OR ".join([r"g.finish_reason LIKE ? ESCAPE '\'"] * len(reasons))
+        conditions.append(f"({alternatives})")
+        values += [f"{_literal(reason)}%" for reason in reasons]
+    for word in query.filter.words:
         conditions.append(r"(g.prompt LIKE ? ESCAPE '\' OR g.completion_text LIKE ? ESCAPE '\')")
         values += [f"%{_literal(word)}%"] * 2
     return conditions, values

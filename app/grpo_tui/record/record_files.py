@@ -1,13 +1,13 @@
 """The files beside a record: the trainer's lock, and those that SQLite keeps while it is open."""
 
 import fcntl
-import json
 import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-LOCK_NAME = "run.lock"
+from grpo_protocol.run_files import LOCK_NAME, decode_lock_note
+
 _DEAD_MAN_SWITCH = 128
 """Byte of a `-shm` file on which every process that has the database open holds a shared lock."""
 
@@ -17,34 +17,48 @@ _opened_here: Counter[str] = Counter()
 def trainer_is_alive(folder: Path) -> bool:
     """Whether the lock of `folder` names a living process."""
     try:
-        pid = json.loads((folder / LOCK_NAME).read_text("utf-8"))["pid"]
-        if not isinstance(pid, int) or pid <= 0:
+        note = decode_lock_note((folder / LOCK_NAME).read_bytes())
+        if note is None or note.pid <= 0:
             return False
-        os.kill(pid, 0)
+        os.kill(note.pid, 0)
     except PermissionError:
         # The process exists and belongs to somebody else.
         return True
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (OSError, OverflowError):
         return False
     return True
 
 
-def is_finished(database: Path) -> bool:
-    """Nobody writes to it, and all that was written lies in the one file."""
+def is_finished(database: Path, run_folder: Path | None = None) -> bool:
+    """Nobody writes to it, and all that was written lies in the one file.
+
+    `run_folder` is that of the run in hand, whose lock counts too when the record lies elsewhere.
+    """
     unfinished = (_beside(database, "-wal"), _beside(database, "-journal"))
-    return not (database.parent / LOCK_NAME).exists() and not any(map(_size, unfinished))
+    locked = any((folder / LOCK_NAME).exists() for folder in _folders(database, run_folder))
+    return not locked and not any(map(_size, unfinished))
 
 
-def signature(database: Path) -> tuple[int, ...]:
+def has_log(database: Path) -> bool:
+    """There is a write-ahead log, if an empty one: somebody has the record open, or had."""
+    return _beside(database, "-wal").exists()
+
+
+def is_written(database: Path, run_folder: Path | None = None) -> bool:
+    """A trainer lives that may write to it."""
+    return any(map(trainer_is_alive, _folders(database, run_folder)))
+
+
+def signature(database: Path, run_folder: Path | None = None) -> tuple[int, ...]:
     """Changes whenever somebody writes to the record or begins or ends to do so.
 
     The first number is the time of the last write, in nanoseconds.
     """
     modified, size = _stat(database)
     wal_modified, wal_size = _stat(_beside(database, "-wal"))
-    lock_modified, _ = _stat(database.parent / LOCK_NAME)
+    locks = (_stat(folder / LOCK_NAME)[0] for folder in _folders(database, run_folder))
     newest = max(modified, wal_modified if wal_size else 0)
-    return newest, modified, size, wal_modified if wal_size else 0, wal_size, lock_modified
+    return newest, modified, size, wal_modified if wal_size else 0, wal_size, *locks
 
 
 def opened(database: Path) -> None:
@@ -71,6 +85,10 @@ def _remove_unless_open_elsewhere(database: Path) -> None:
         if is_finished(database):
             _beside(database, "-wal").unlink(missing_ok=True)
             shared.unlink(missing_ok=True)
+
+
+def _folders(database: Path, run_folder: Path | None) -> list[Path]:
+    return [database.parent] if run_folder is None else [database.parent, run_folder]
 
 
 def _beside(database: Path, suffix: str) -> Path:

@@ -12,13 +12,15 @@ class RecordSession:
         self._openings = 0
         self.reader: DatabaseReader | None = None
 
-    async def at(self, path: Path) -> DatabaseReader:
+    async def at(self, path: Path, run_folder: Path | None = None) -> DatabaseReader:
         """A reader of the record at `path`."""
         reader = self.reader
-        if reader is not None and reader.path == path.absolute() and not reader.is_outdated:
-            return reader
+        if reader is not None and not reader.is_outdated:
+            wanted = (path.absolute(), run_folder)
+            if (reader.path, reader.run_folder) == wanted:
+                return reader
         await self.close()
-        self.reader = await DatabaseReader.open(path)
+        self.reader = await DatabaseReader.open(path, run_folder)
         self._openings += 1
         return self.reader
 

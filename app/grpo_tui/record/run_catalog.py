@@ -28,28 +28,33 @@ class RunCatalog:
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, ...], list[RunEntry]]] = {}
 
-    async def read(self, path: Path) -> list[RunEntry]:
-        """The runs at or below `path`, the record written to last first."""
-        found = await asyncio.to_thread(find_databases, path)
-        known = {item.path: await self._entries(item) for item in found}
+    async def read(self, path: Path, run_folder: Path | None = None) -> list[RunEntry]:
+        """The runs at or below `path`, the record written to last first.
+
+        `run_folder` is that of the run in hand, if `path` is its record.
+        """
+        found = await asyncio.to_thread(find_databases, path, run_folder)
+        known = {item.path: await self._entries(item, run_folder) for item in found}
         self._known = known
         return [entry for _, entries in known.values() for entry in entries]
 
-    async def _entries(self, found: FoundDatabase) -> tuple[tuple[int, ...], list[RunEntry]]:
+    async def _entries(
+        self, found: FoundDatabase, run_folder: Path | None
+    ) -> tuple[tuple[int, ...], list[RunEntry]]:
         known = self._known.get(found.path)
         # A trainer that was killed changes no file: only asking again tells that it is gone.
         if known is not None and known[0] == found.signature and not _needs_watching(known[1]):
             return known
-        return found.signature, await _read(found.path)
+        return found.signature, await _read(found.path, run_folder)
 
 
 def _needs_watching(entries: list[RunEntry]) -> bool:
     return any(entry.error or (entry.run is not None and entry.run.is_live) for entry in entries)
 
 
-async def _read(database: Path) -> list[RunEntry]:
+async def _read(database: Path, run_folder: Path | None) -> list[RunEntry]:
     try:
-        async with await DatabaseReader.open(database) as reader:
+        async with await DatabaseReader.open(database, run_folder) as reader:
             return [RunEntry(database, run) for run in await reader.runs()]
     except RecordError as error:
         return [RunEntry(database, error=str(error))]

@@ -30,7 +30,7 @@ class FoundDatabase:
         return self.signature[0]
 
 
-def find_databases(path: Path) -> list[FoundDatabase]:
+def find_databases(path: Path, run_folder: Path | None = None) -> list[FoundDatabase]:
     """The records at or below `path`, the one written to last first.
 
     `path` may be a record, a run folder, or a parent such as `outputs/`; folders that cannot be
@@ -43,7 +43,7 @@ def find_databases(path: Path) -> list[FoundDatabase]:
     if not exists:
         raise NoSuchPathError(f"{path}: no such file or folder; name a run folder or outputs.db")
     databases = _search(path) if is_folder else [path]
-    found = [FoundDatabase(database, signature(database)) for database in databases]
+    found = [FoundDatabase(database, signature(database, run_folder)) for database in databases]
     return sorted(found, key=lambda item: (-item.written_at, str(item.path)))
 
 

@@ -47,11 +47,13 @@ class LiveScreen(ChartActions):
     def __init__(self, state: RunState, name: str, folder: Path, glyphs: Glyphs) -> None:
         super().__init__()
         self._folder = folder
-        self._record: tuple[str, str | None] | None = None
+        self._record: tuple[str, str | None, str | None] | None = None
         self._state, self._run_name, self._glyphs = state, name, glyphs
         self.tab = "samples"
         self._side_tab = "samples"
         self._queries = dict.fromkeys(TABS, "")
+        self._possible: tuple[object, ...] = ()
+        self._subtitle = Content("")
 
     def compose(self) -> ComposeResult:
         glyphs = self._glyphs
@@ -101,7 +103,22 @@ class LiveScreen(ChartActions):
             self._show_left()
             self._show_tab()
             self._show_tabs()
-        self.refresh_bindings()
+        self._refresh_keys()
+
+    def _refresh_keys(self) -> None:
+        """Draws the footer anew when other keys work than before; that costs a whole layout."""
+        state = self._state
+        sample = self.query_one(SamplesTab).table.current
+        possible = (
+            self.tab,
+            state.status,
+            state.restart is None,
+            bool(state.questions),
+            sample is None,
+        )
+        if possible != self._possible:
+            self._possible = possible
+            self.refresh_bindings()
 
     def _show_left(self) -> None:
         strip = self.query_one(MetricStrip)
@@ -129,10 +146,13 @@ class LiveScreen(ChartActions):
 
     def _show_record(self) -> None:
         """Names the record to the view once the trainer has told it, and again after a restart."""
-        path, run_id = self._state.database_path, self._state.run_id
-        if path is not None and (path, run_id) != self._record:
-            self._record = (path, run_id)
-            self.query_one(DatabaseView).open(self._folder / path, run_id)
+        state = self._state
+        path = state.database_path
+        if path is None or (path, state.run_id, state.output_dir) == self._record:
+            return
+        self._record = (path, state.run_id, state.output_dir)
+        run_folder = None if state.output_dir is None else self._folder / state.output_dir
+        self.query_one(DatabaseView).open(self._folder / path, state.run_id, run_folder)
 
     def _show_tabs(self) -> None:
         counts = {
@@ -151,7 +171,9 @@ class LiveScreen(ChartActions):
         note = self._note()
         content = self.query_one(ContentSwitcher)
         framed = content.styles.border_bottom[0] not in {"", "none"}
-        content.border_subtitle = Content.assemble(note) if framed else None
+        if framed and note != self._subtitle:
+            self._subtitle = note
+            content.border_subtitle = Content.assemble(note)
         self.query_one(TabBar).show(tabs, self.tab, Content("") if framed else note)
 
     def _note(self) -> Content:

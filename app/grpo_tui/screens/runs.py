@@ -11,8 +11,8 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from grpo_tui.drawing.glyphs import UNICODE, Glyphs
+from grpo_tui.sanitize import clean_line
 from grpo_tui.screens.generation import GenerationScreen
-from grpo_tui.state.sanitize import clean_line
 from grpo_tui.widgets.database_view import DatabaseView, GenerationOpened
 
 NO_RUNS = """\

@@ -15,9 +15,10 @@ from grpo_protocol.messages import (
     Prompt,
     Resumed,
 )
+from grpo_tui.sanitize import clean, clean_line
+from grpo_tui.state.history import want_past
 from grpo_tui.state.run_model import ConfigEntry, Mark, Option, Question, RunState
 from grpo_tui.state.run_status import RunStatus
-from grpo_tui.state.sanitize import clean, clean_line
 
 FAILURE_LIMIT: Final = 2000
 _MALFORMED_LIMIT: Final = 2000
@@ -142,6 +143,8 @@ def _dropped(state: RunState, event: Dropped, now: float) -> None:
     faults.dropped_logs += event.logs
     faults.dropped_phases += event.phases
     faults.dropped_steps += event.steps
+    if event.steps > 0:
+        want_past(state, state.progress.step)
     state.logs.add(
         now,
         "warn",

@@ -5,8 +5,8 @@ from typing import Final, assert_never
 
 from grpo_protocol.commands import Answer, Command, Set
 from grpo_protocol.messages import LogLevel
-from grpo_tui.child.exit_codes import describe_exit, signal_number
-from grpo_tui.child.notices import (
+from grpo_tui.exit_codes import describe_exit, signal_number
+from grpo_tui.notices import (
     AppNote,
     ChildExited,
     ChildStarted,
@@ -22,10 +22,10 @@ from grpo_tui.child.notices import (
     SpawnFailed,
     StreamEnded,
 )
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state.apply_answers import FAILURE_LIMIT, end_run
 from grpo_tui.state.run_model import Mark, RunState
 from grpo_tui.state.run_status import RunStatus
-from grpo_tui.state.sanitize import clean_line
 
 _OUR_SIGNALS: Final = {signal.SIGTERM, signal.SIGKILL}
 
@@ -92,7 +92,7 @@ def _started(state: RunState, notice: ChildStarted, now: float) -> None:
     state.restarts = notice.restart
     state.restart = state.ended = state.exit_code = None
     state.failure = state.last_stderr = state.phase = state.hello = None
-    state.paused = state.loop_started = state.has_failed = False
+    state.paused = state.loop_started = state.has_failed = state.resumed = False
     state.loading_message = ""
     state.questions.clear()
     state.times.start(now)
@@ -110,11 +110,12 @@ def _exited(state: RunState, notice: ChildExited, now: float) -> None:
     stopped = bool(state.commands.pending("STOP")) or notice.asked
     state.commands.trainer_ended(now, code)
     state.questions.clear()
-    level: LogLevel = "info" if code == 0 else "error"
+    closed = state.ended in {RunStatus.COMPLETE, RunStatus.STOPPED}
+    level: LogLevel = "info" if code == 0 or closed else "error"
     state.logs.add(now, level, "app", f"trainer ended: {describe_exit(code)}")
-    if code == 0:
+    if code == 0 or closed:
         state.failure = None
-        if state.ended not in {RunStatus.COMPLETE, RunStatus.STOPPED}:
+        if not closed:
             end_run(state, RunStatus.STOPPED if stopped else RunStatus.COMPLETE, now)
         return
     if notice.asked and signal_number(code) in _OUR_SIGNALS:

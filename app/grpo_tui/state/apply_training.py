@@ -22,8 +22,9 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state import metric_names
-from grpo_tui.state.history import resume, rewind, series_named
+from grpo_tui.state.history import add_evaluation, resume, rewind, series_named, start_over
 from grpo_tui.state.run_model import (
     ConfigEntry,
     Evaluation,
@@ -32,11 +33,9 @@ from grpo_tui.state.run_model import (
     RunState,
     SavedCheckpoint,
 )
-from grpo_tui.state.sanitize import clean_line
 
 _PATH_LIMIT: Final = 4096
 _VALUE_LIMIT: Final = 1000
-_MAX_EVALUATIONS: Final = 2000
 _MAX_COUNT: Final = 2**40
 """Larger steps and token counts are nonsense, and would not fit a chart."""
 
@@ -108,8 +107,12 @@ def _greet(state: RunState, event: Hello, now: float) -> None:
 
 
 def _init(state: RunState, event: Init, now: float) -> None:
+    if not state.resumed:
+        start_over(state)
     state.model = clean_line(event.model)
     state.config = _config_entries(event.config)
+    if isinstance(folder := event.config.output_dir, str):
+        state.output_dir = clean_line(folder, _PATH_LIMIT)
     size = event.config.group_size
     state.group_size = size if isinstance(size, int) and size > 0 else None
     state.progress.max_steps = event.max_steps
@@ -192,8 +195,7 @@ def _evaluation(state: RunState, event: Eval, now: float) -> None:
     name = clean_line(event.name)
     metrics = {clean_line(key.removeprefix("eval/")): value for key, value in event.metrics.items()}
     state.phase = None
-    state.evaluations.append(Evaluation(event.step, name, event.num_prompts, metrics))
-    del state.evaluations[:-_MAX_EVALUATIONS]
+    add_evaluation(state, Evaluation(event.step, name, event.num_prompts, metrics))
     for key, value in metrics.items():
         series = series_named(state, f"eval/{name}/{key}")
         if series is not None and 0 <= event.step <= _MAX_COUNT:

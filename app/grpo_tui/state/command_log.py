@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from grpo_protocol.commands import Command, command_name, format_command
 from grpo_protocol.messages import Ack, Applied
-from grpo_tui.state.sanitize import clean, clean_line
+from grpo_tui.sanitize import clean, clean_line
 
 CommandStage = Literal["asked", "acknowledged", "applied", "failed"]
 

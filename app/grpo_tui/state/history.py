@@ -1,47 +1,21 @@
-"""The charts' past: what a resumed trainer or a database tells of it, and what is taken back."""
+"""The charts' past: what a resumed trainer tells of it, and what is taken back."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from grpo_protocol.messages import ResumeState
 from grpo_tui.state import metric_names
-from grpo_tui.state.run_model import Mark, RunState
-from grpo_tui.state.sanitize import clean_line
+from grpo_tui.state.progress import Progress
+from grpo_tui.state.run_model import Evaluation, Mark, RunState
 from grpo_tui.state.series import Point, Series
 
+_MAX_EVALUATIONS: Final = 2000
 _MAX_SERIES: Final = 500
 """Metric names come from outside: a trainer that invents new ones for ever must not eat memory."""
 
 
-class StoredStep(NamedTuple):
-    """One row of a database's `training_steps`, with its `metrics` map merged into `columns`."""
-
-    step: int
-    created_at_ms: int
-    total_tokens: int
-    columns: Mapping[str, float | None]
-
-
-def restore_steps(state: RunState, rows: Iterable[tuple[int, int, int, Any]]) -> None:
-    """Fills the charts with recorded steps; what the stream has told stays as it is.
-
-    Rows are as in `StoredStep`, oldest first. Totals follow, unless the stream had told its own.
-    """
-    state.version += 1
-    points: dict[str, list[Point]] = {}
-    tokens = 0
-    for step, created_at_ms, total_tokens, columns in rows:
-        tokens += total_tokens
-        for name, value in metric_names.stored_values(columns).items():
-            point = Point(step, value, created_at_ms / 1000, tokens)
-            points.setdefault(clean_line(name), []).append(point)
-    _merge(state, points)
-    state.totals.tokens = max(state.totals.tokens, tokens)
-    _note_best(state)
-
-
 def resume(state: RunState, event: ResumeState, now: float) -> None:
     """Takes the position, the newest history and the totals of a resumed run."""
+    state.resumed = True
     rewind(state, event.step + 1)
     progress = state.progress
     progress.step = event.step
@@ -53,13 +27,30 @@ def resume(state: RunState, event: ResumeState, now: float) -> None:
         if 0 <= item.step <= event.step:
             for name, value in metric_names.history_values(item).items():
                 points.setdefault(name, []).append(Point(item.step, value, now))
-    _merge(state, points)
+    for name, added in points.items():
+        if (series := series_named(state, name)) is not None:
+            series.merge(added)
     state.totals.tokens = event.aggregates.total_tokens or state.totals.tokens
+    state.totals.resumed_tokens = state.totals.tokens
+    want_past(state, 0)
     best = event.aggregates.best_reward
-    _note_best(state)
+    note_best(state)
     if best is not None and best > (state.totals.best_reward or float("-inf")):
         state.totals.best_reward, state.totals.best_reward_step = best, None
     state.marks.append(Mark(event.step, "restart", f"resumed at step {event.step}"))
+
+
+def start_over(state: RunState) -> None:
+    """The trainer begins at its first step: nothing that is held holds any more."""
+    rewind(state, 0)
+    state.progress = Progress()
+    state.totals.resumed_tokens = 0
+    state.past_wanted = None
+
+
+def want_past(state: RunState, after: int) -> None:
+    """Steps after `after` were not told; the record may know them."""
+    state.past_wanted = after if state.past_wanted is None else min(after, state.past_wanted)
 
 
 def rewind(state: RunState, step: int) -> None:
@@ -76,7 +67,14 @@ def rewind(state: RunState, step: int) -> None:
     losses = state.series.get(metric_names.LOSS)
     state.totals.tokens = losses.last_tokens if losses else 0
     state.totals.best_reward = state.totals.best_reward_step = None
-    _note_best(state)
+    note_best(state)
+
+
+def add_evaluation(state: RunState, result: Evaluation) -> None:
+    """Takes a result, in place of an earlier one of the same step and name."""
+    place = (result.step, result.name)
+    kept = [other for other in state.evaluations if (other.step, other.name) != place]
+    state.evaluations = [*kept, result][-_MAX_EVALUATIONS:]
 
 
 def series_named(state: RunState, name: str) -> Series | None:
@@ -86,13 +84,8 @@ def series_named(state: RunState, name: str) -> Series | None:
     return state.series.setdefault(name, Series())
 
 
-def _merge(state: RunState, points: Mapping[str, list[Point]]) -> None:
-    for name, added in points.items():
-        if (series := series_named(state, name)) is not None:
-            series.merge(added)
-
-
-def _note_best(state: RunState) -> None:
+def note_best(state: RunState) -> None:
+    """The best reward of the chart is the record, unless an earlier part had a better one."""
     rewards = state.series.get(metric_names.REWARD)
     best = rewards.best() if rewards else None
     known = state.totals.best_reward

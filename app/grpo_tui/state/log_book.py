@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from grpo_protocol.messages import LogLevel
-from grpo_tui.state.sanitize import TEXT_LIMIT, as_drawn, clean
+from grpo_tui.sanitize import TEXT_LIMIT, as_drawn, clean
 
 MAX_LINES: Final = 5000
 _MAX_LINE_CHARS: Final = 10_000

@@ -35,11 +35,6 @@ _SAME_AS: Final = {"learning_rate": LEARNING_RATE, "gradient_norm": GRAD_NORM}
 """Names in `metrics` for what has a field of its own."""
 
 
-def reward_part(function: str) -> str:
-    """Name of the mean of one reward function."""
-    return f"rewards/{function}/mean"
-
-
 def step_values(step: Step) -> dict[str, float | None]:
     """Every number that a step tells, by chart name, durations in seconds. None: not finite.
 
@@ -50,12 +45,7 @@ def step_values(step: Step) -> dict[str, float | None]:
         LOSS: step.loss,
         **{name: value for name, value in _fields(step) if value is not None},
     }
-    gen, reward, train = step.generation_time_ms, step.reward_time_ms, step.training_time_ms
-    parts = [part / 1000 for part in (gen, reward, train) if part is not None]
-    if parts:
-        values.setdefault(STEP_TIME, sum(parts))
-    if gen is not None and gen > 0:
-        values[TOKENS_PER_SECOND] = step.total_tokens / (gen / 1000)
+    _derive(values, step.total_tokens)
     return values
 
 
@@ -97,14 +87,26 @@ _COLUMNS: Final[Mapping[str, tuple[str, float]]] = {
 }
 
 
-def stored_values(columns: Mapping[str, float | None]) -> dict[str, float | None]:
+def stored_values(
+    columns: Mapping[str, float | None], total_tokens: int
+) -> dict[str, float | None]:
     """The same for columns of `training_steps`, with its `metrics` map already merged in."""
     values: dict[str, float | None] = {}
     for column, value in columns.items():
         name, factor = _COLUMNS.get(column, (_SAME_AS.get(column, column), 1.0))
         if value is not None or name in {LOSS, REWARD}:
             values[name] = None if value is None else value * factor
+    _derive(values, total_tokens)
     return values
+
+
+def _derive(values: dict[str, float | None], total_tokens: int) -> None:
+    """Adds what follows from the durations."""
+    told = (values.get(name) for name in (GENERATION_TIME, REWARD_TIME, TRAINING_TIME))
+    if parts := [seconds for seconds in told if seconds is not None]:
+        values.setdefault(STEP_TIME, sum(parts))
+    if seconds := values.get(GENERATION_TIME):
+        values[TOKENS_PER_SECOND] = total_tokens / seconds
 
 
 def _fields(step: Step) -> Iterator[tuple[str, float | None]]:

@@ -4,19 +4,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from grpo_protocol.config import SampleDisplay
 from grpo_protocol.messages import Hello, Phase
-from grpo_tui.child.notices import QuitStage, RestartScheduled
+from grpo_tui.notices import STOP_PATIENCE, QuitStage, RestartScheduled
 from grpo_tui.state.command_log import CommandLog
 from grpo_tui.state.log_book import LogBook
 from grpo_tui.state.progress import Progress, RunClock
 from grpo_tui.state.run_status import RunStatus
 from grpo_tui.state.samples import SampleBook
 from grpo_tui.state.series import Series
-
-STOP_PATIENCE: Final = 60.0
 
 MarkKind = Literal["checkpoint", "restart", "pause", "epoch", "setting"]
 
@@ -101,6 +99,8 @@ class Totals:
     best_reward: float | None = None
     best_reward_step: int | None = None
     """None when the record is from before a resume and its step is not known."""
+    resumed_tokens: int = 0
+    """Of the steps before a resume, as far as the trainer has told."""
 
 
 @dataclass
@@ -130,6 +130,8 @@ class RunState:
     run_name: str | None = None
     run_id: str | None = None
     database_path: str | None = None
+    output_dir: str | None = None
+    """Folder of the run, as the trainer has told it."""
     config: list[ConfigEntry] = field(default_factory=list)
     group_size: int | None = None
     hello: Hello | None = None
@@ -159,6 +161,10 @@ class RunState:
     """The start to come, while it can be cancelled."""
     quit: QuitStage | None = None
     loop_started: bool = False
+    resumed: bool = False
+    """This trainer has told that it goes on from a checkpoint."""
+    past_wanted: int | None = None
+    """Some steps after this one are missing in the charts; the record may have them."""
     paused: bool = False
     has_failed: bool = False
     """The trainer itself has said that the run failed."""

@@ -31,12 +31,12 @@ from grpo_protocol.messages import (
     Status,
     Step,
 )
-from grpo_tui.child import notices
-from grpo_tui.child.notices import Item, Notice
+from grpo_tui import notices
+from grpo_tui.notices import Item, Notice
 from grpo_tui.state.apply_answers import apply_answer, apply_text
 from grpo_tui.state.apply_process import apply_notice
 from grpo_tui.state.apply_training import apply_loop, apply_setup
-from grpo_tui.state.history import StoredStep, restore_steps
+from grpo_tui.state.restore import StoredStep, restore_steps
 from grpo_tui.state.run_model import RunState
 from grpo_tui.state.run_status import RunStatus
 

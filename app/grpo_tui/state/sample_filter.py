@@ -1,24 +1,20 @@
-"""What a person types to narrow the samples: plain words and `reward<0.3 fin:length step:4..9`."""
+"""The query of the Samples tab, asked of the completions that are held."""
 
 import operator
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from grpo_tui.sample_query import Bound, BoundField, BoundSign, parse_query
 from grpo_tui.state.samples import Sample
 
-Test = Callable[[Sample], bool]
-
-_COMPARE: Final = re.compile(r"(reward|tok|adv|step)(<=|>=|<|>|=)(-?[0-9.]+)")
-_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
+_COMPARISONS: Final[dict[BoundSign, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
     ">=": operator.ge,
     "=": operator.eq,
 }
-_STEPS: Final = re.compile(r"step:(\d+)(?:\.\.(\d+))?")
-_FIELDS: Final[dict[str, Callable[[Sample], float | None]]] = {
+_FIELDS: Final[dict[BoundField, Callable[[Sample], float | None]]] = {
     "reward": lambda sample: sample.reward,
     "tok": lambda sample: sample.tokens,
     "adv": lambda sample: sample.advantage,
@@ -26,40 +22,27 @@ _FIELDS: Final[dict[str, Callable[[Sample], float | None]]] = {
 }
 
 
-def narrow(samples: Sequence[Sample], query: str) -> list[Sample]:
-    """Samples that pass every word of `query`; words are looked for in prompt and completion."""
-    tests = [_test(word) for word in query.split()]
-    return [sample for sample in samples if all(test(sample) for test in tests)]
+def narrow(samples: Sequence[Sample], text: str) -> list[Sample]:
+    """Samples that fit the query in `text`."""
+    query = parse_query(text)
+    reasons = tuple(reason.lower() for reason in query.finish_reasons)
+    words = [word.lower() for word in query.words]
+    return [
+        sample
+        for sample in samples
+        if all(_is_within(sample, bound) for bound in query.bounds)
+        and (not reasons or (sample.finish_reason or "").lower().startswith(reasons))
+        and _holds(sample, words)
+    ]
 
 
-def _test(word: str) -> Test:
-    if match := _COMPARE.fullmatch(word):
-        name, sign, text = match.groups()
-        try:
-            limit = float(text)
-        except ValueError:
-            return _contains(word)
-        return _compares(_FIELDS[name], _OPERATORS[sign], limit)
-    if match := _STEPS.fullmatch(word):
-        low = int(match.group(1))
-        high = int(match.group(2) or low)
-        return lambda sample: low <= sample.step <= high
-    if word.startswith("fin:"):
-        reason = word.removeprefix("fin:")
-        return lambda sample: (sample.finish_reason or "").startswith(reason)
-    return _contains(word)
+def _is_within(sample: Sample, bound: Bound) -> bool:
+    value = _FIELDS[bound.field](sample)
+    return value is not None and _COMPARISONS[bound.sign](value, bound.value)
 
 
-def _compares(
-    field: Callable[[Sample], float | None], compare: Callable[[float, float], bool], limit: float
-) -> Test:
-    def test(sample: Sample) -> bool:
-        value = field(sample)
-        return value is not None and compare(value, limit)
-
-    return test
-
-
-def _contains(word: str) -> Test:
-    lower = word.lower()
-    return lambda sample: lower in sample.completion.lower() or lower in sample.prompt.lower()
+def _holds(sample: Sample, words: Sequence[str]) -> bool:
+    if not words:
+        return True
+    completion, prompt = sample.completion.lower(), sample.prompt.lower()
+    return all(word in completion or word in prompt for word in words)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from grpo_protocol.config import SampleDisplay
 from grpo_protocol.messages import Generation
-from grpo_tui.state.sanitize import clean, clean_line
+from grpo_tui.sanitize import clean, clean_line
 
 MAX_SAMPLES: Final = 2000
 MAX_CHARS: Final = 50_000_000

@@ -6,7 +6,7 @@ A value that was not finite is kept as a gap, so that a diverged run shows where
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -101,6 +101,16 @@ class Series:
             (_GAP if p.value is None or not math.isfinite(p.value) else p.value for p in merged),
         )
         self._recount()
+
+    def restamp(self, tokens: Mapping[int, int], later: range, shift: int) -> None:
+        """Moves points on the axis of tokens: to `tokens` of their step, or by `shift`."""
+        before = 0
+        for index, step in enumerate(self._steps):
+            value = tokens.get(step, self._tokens[index])
+            if step in later:
+                value += shift
+            # The axis must rise whatever was told.
+            before = self._tokens[index] = max(before, value)
 
     @property
     def last(self) -> float | None:

@@ -111,19 +111,17 @@ class DatabaseView(Container):
             async with self._turn:
                 await self._follower.close()
 
-    def open(self, path: Path | None, run_id: str | None = None) -> None:
-        """Shows the runs at or below `path` (a record, a run folder or a parent), first `run_id`.
+    def open(
+        self, path: Path | None, run_id: str | None = None, run_folder: Path | None = None
+    ) -> None:
+        """Shows the runs at or below `path` (record, run folder or parent; None: nothing is there).
 
-        `None` says that nothing is recorded.
+        The cursor goes to `run_id`; `run_folder` is that of the run in hand.
         """
-        self._follower.open(path, run_id)
+        self._follower.open(path, run_id, run_folder)
         for field in self.query(Input):
             field.value = ""
         self._start(runs_due=True)
-
-    def close(self) -> None:
-        """Lets go of the record."""
-        self.open(None)
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Gives the keys to the list that is in use, once there is something in it."""
@@ -268,7 +266,8 @@ class DatabaseView(Container):
     # --- the last line
 
     def _show_status(self) -> None:
-        if not self.is_mounted:
+        # An answer may come while the view is being taken down.
+        if not self.is_mounted or not self.query("#record-status"):
             return
         has_runs = self._panes.runs.count() > 0
         if has_runs and self.has_class("-nothing") and self._wants_focus:

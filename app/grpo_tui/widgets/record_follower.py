@@ -33,6 +33,7 @@ class RecordFollower:
         self.query = GenerationQuery()
         self.whole_run = False
         self.path: Path | None = None
+        self._run_folder: Path | None = None
         self._progress = progress
         self._session = RecordSession()
         self._catalog = RunCatalog()
@@ -41,9 +42,9 @@ class RecordFollower:
         self._generations_shown: Shown = ()
         self._begun: Shown = ()
 
-    def open(self, path: Path | None, run_id: str | None) -> None:
+    def open(self, path: Path | None, run_id: str | None, run_folder: Path | None = None) -> None:
         """From now on the runs at or below `path`, with the cursor on `run_id` once it is there."""
-        self.path, self._wanted_run = path, run_id
+        self.path, self._wanted_run, self._run_folder = path, run_id, run_folder
         self.query, self.whole_run = GenerationQuery(), False
 
     @property
@@ -59,7 +60,7 @@ class RecordFollower:
 
     async def read_runs(self) -> None:
         """Looks for runs; without a path there are none."""
-        entries = [] if self.path is None else await self._catalog.read(self.path)
+        entries = [] if self.path is None else await self._catalog.read(self.path, self._run_folder)
         self.panes.runs.show(entries)
         wanted = [entry.key for entry in entries if entry.run and entry.run.id == self._wanted_run]
         if wanted and self.panes.runs.select(wanted[0]):
@@ -76,7 +77,7 @@ class RecordFollower:
             if entry is not None:
                 raise RecordError(entry.error or "")
             return
-        reader = await self._session.at(entry.database)
+        reader = await self._session.at(entry.database, self._run_folder)
         stamp = await self._session.stamp()
         await self._show_steps(reader, entry, entry.run.id, stamp)
         self._begun = self._wanted()

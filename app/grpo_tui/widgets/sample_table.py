@@ -9,10 +9,10 @@ from textual.content import Content
 from grpo_tui.drawing.formatting import number
 from grpo_tui.drawing.glyphs import UNICODE, Glyphs
 from grpo_tui.drawing.sample_text import finish_word, group_name
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state.run_model import RunState
 from grpo_tui.state.sample_filter import narrow
 from grpo_tui.state.samples import Sample
-from grpo_tui.state.sanitize import clean_line
 from grpo_tui.widgets.row_list import RowList
 
 _DIM = "$foreground 60%"

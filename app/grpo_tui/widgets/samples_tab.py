@@ -51,24 +51,27 @@ class SamplesTab(Vertical):
         """Takes the state of now."""
         table = self.table
         table.show(self._state)
-        self.query_one("#sample-heading", Static).update(table.heading(table.size.width))
+        self._set("#sample-heading", table.heading(table.size.width))
         self._preview(table.current)
 
     def _preview(self, sample: Sample | None) -> None:
-        title = self.query_one("#sample-title", Static)
         preview = self.query_one(TextView)
         if sample is None:
-            title.update(Content.styled(self._empty(), "$foreground 60%"))
-            self.query_one("#sample-group", Static).update("")
+            self._set("#sample-title", Content.styled(self._empty(), "$foreground 60%"))
+            self._set("#sample-group", Content())
             preview.show([])
         else:
             group = self._state.samples.group(sample.group)
-            title.update(title_line(sample))
+            self._set("#sample-title", title_line(sample))
             line = group_line(sample, group, self.size.width - 2)
-            self.query_one("#sample-group", Static).update(Content.styled(line, "$foreground 60%"))
+            self._set("#sample-group", Content.styled(line, "$foreground 60%"))
             if sample is not self._previewed:
                 preview.show(body_blocks(sample, compact=True))
         self._previewed = sample
+
+    def _set(self, selector: str, text: Content) -> None:
+        # The line keeps its one row, so the screen need not be laid out again.
+        self.query_one(selector, Static).update(text, layout=False)
 
     def _empty(self) -> str:
         if len(self._state.samples):

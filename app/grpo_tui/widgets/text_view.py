@@ -1,6 +1,5 @@
 """Long text that scrolls: wrapped once for each width, drawn a line at a time."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -13,18 +12,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from grpo_tui.drawing.glyphs import UNICODE, Glyphs
-from grpo_tui.drawing.wrapping import wrap
-
-
-@dataclass(frozen=True)
-class Block:
-    """A piece of text in one style, on lines of its own."""
-
-    text: str
-    style: str = ""
-    indent: int = 0
-    literal: bool = False
-    """Shown with its blanks and line ends made visible in the raw view."""
+from grpo_tui.drawing.wrapping import Block, wrap
 
 
 class TextView(ScrollView, can_focus=True):

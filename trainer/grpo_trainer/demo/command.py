@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from grpo_protocol import ConfigError
 from grpo_protocol.config import GRPOConfig
 from grpo_trainer.demo import settings, task
 from grpo_trainer.session import Session
@@ -16,8 +17,13 @@ MODEL_FOLDER = Path(__file__).parent / "model"
 
 
 def run_demo(config: GRPOConfig, session: Session, slowness: float) -> TrainResult:
-    """Trains the bundled model, and says how many held-out sums it got right before and after."""
-    config = _with_bundled_inputs(config, slowness, session)
+    """Trains the bundled model, and says how many held-out sums it got right before and after.
+
+    `slowness` tells how many times slower than usual matrix products are.
+    """
+    asked_for, config = config.max_steps, demo_config(config, slowness)
+    if config.max_steps != asked_for:
+        session.reporter.log("info", f"the demo is shortened to {config.max_steps} steps")
     rewards = [function for function, _ in settings.REWARDS]
     with GRPOTrainer.create(config, reward_functions=rewards, session=session) as trainer:
         rows = task.training_rows(settings.TRAINING_ROWS, config.seed)
@@ -26,15 +32,17 @@ def run_demo(config: GRPOConfig, session: Session, slowness: float) -> TrainResu
     return result
 
 
-def _with_bundled_inputs(config: GRPOConfig, slowness: float, session: Session) -> GRPOConfig:
-    changes: dict[str, object] = {
-        "model": str(MODEL_FOLDER),
-        "model_name": config.model_name or "demo",
-    }
-    if slowness > _SLOW and config.max_steps == settings.SETTINGS["max_steps"]:
-        changes["max_steps"] = _SHORT_STEPS
-        session.reporter.log("info", f"the demo is shortened to {_SHORT_STEPS} steps")
-    return msgspec.structs.replace(config, **changes)
+def demo_config(config: GRPOConfig, slowness: float = 1.0) -> GRPOConfig:
+    """`config` with the bundled model, shorter on a slow machine unless its length was chosen.
+
+    Raises `ConfigError` for inputs that the demo would not use.
+    """
+    for key in ("model", "data", "eval_data", "reward"):
+        if value := getattr(config, key):
+            raise ConfigError(f"{key}={value!r}: the demo brings its own; use `train` for yours")
+    is_long = config.max_steps == settings.SETTINGS["max_steps"]
+    max_steps = _SHORT_STEPS if slowness > _SLOW and is_long else config.max_steps
+    return msgspec.structs.replace(config, model=str(MODEL_FOLDER), max_steps=max_steps)
 
 
 def _compare(result: TrainResult, session: Session) -> None:

@@ -12,11 +12,11 @@ import select
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 from grpo_protocol.framing import LineSplitter, Oversized
+from grpo_trainer.fork_hygiene import held_by_this_process
 from grpo_trainer.output.plain_text import strip_terminal_codes
 
 OutputSource: TypeAlias = Literal["stdout", "stderr"]
@@ -95,7 +95,7 @@ class CapturedOutput:
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._drain, name="captured-output", daemon=True)
         self._thread.start()
-        _alive.add(self)
+        held_by_this_process.add(self)
 
     def close(self, timeout: float = 2.0) -> None:
         """Gives descriptors 1 and 2 back; returns once everything printed so far was passed on.
@@ -136,7 +136,7 @@ class CapturedOutput:
                     open_fds.discard(fd)
             if closing:
                 self._finish()
-        _alive.discard(self)
+        held_by_this_process.discard(self)
         for fd in (*self._sources, self._wake_read, self._wake_write):
             os.close(fd)
 
@@ -167,18 +167,6 @@ class CapturedOutput:
                 self._on_line(self._sources[fd], line)
             except Exception as error:
                 self._on_error(error)
-
-
-_alive: "weakref.WeakSet[CapturedOutput]" = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for captured in list(_alive):
-        captured.forget_in_child()
-    _alive.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 def _redirect(fd: int) -> int:

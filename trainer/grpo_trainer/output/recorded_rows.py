@@ -129,7 +129,11 @@ def write_log(db: Connection, run_id: str, created_at: int, event: Log) -> None:
 
 
 def write_evaluation(db: Connection, run_id: str, event: Eval) -> None:
-    """A result on held-out prompts."""
+    """A result on held-out prompts, in place of one of that step."""
+    db.execute(
+        "DELETE FROM evaluations WHERE run_id = ? AND step = ? AND name = ?",
+        (run_id, event.step, valid_unicode(event.name)),
+    )
     row = {
         "run_id": run_id,
         "step": event.step,

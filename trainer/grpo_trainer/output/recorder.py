@@ -21,6 +21,7 @@ from grpo_trainer.output.database_writer import (
     Write,
     in_transaction,
 )
+from grpo_trainer.output.recorded_past import RecordedPast, read_past
 
 _ROW_BYTES = 200
 
@@ -34,9 +35,10 @@ class RecorderError(TrainerError):
 class Recorder:
     """Records one run; made by `Recorder.open`. No call raises once it is open."""
 
-    def __init__(self, path: Path, run_id: str, writer: DatabaseWriter) -> None:
+    def __init__(self, path: Path, run_id: str, past: RecordedPast, writer: DatabaseWriter) -> None:
         self.path = path
         self.run_id = run_id
+        self.past = past
         self.dropped_logs = 0
         self._writer = writer
 
@@ -69,9 +71,10 @@ class Recorder:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             db = _open(path, lambda db: rows.start_run(db, run, resume_after_step))
+            past = _read_past(db, run.id)
         except (OSError, sqlite3.Error, NewerDatabaseError) as error:
             raise RecorderError(f"database {path}: {_explain(error)}") from error
-        return cls(path, run.id, DatabaseWriter(db, path, on_problem, max_queued_bytes))
+        return cls(path, run.id, past, DatabaseWriter(db, path, on_problem, max_queued_bytes))
 
     @property
     def failed_writes(self) -> int:
@@ -138,6 +141,7 @@ class NullRecorder:
 
     path = None
     run_id = None
+    past = RecordedPast()
     failed_writes = 0
     dropped_logs = 0
 
@@ -178,6 +182,14 @@ def _open(path: Path, first: Write) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _read_past(db: sqlite3.Connection, run_id: str) -> RecordedPast:
+    try:
+        return read_past(db, run_id)
+    except BaseException:
+        db.close()
+        raise
 
 
 def _size(generation: Generation) -> int:

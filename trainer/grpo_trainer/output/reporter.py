@@ -1,6 +1,7 @@
 """Tells everyone who listens what happens in a run: the dashboard, the console, the log file."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -43,6 +44,9 @@ class Reporter:
         self.wire: Wire | None = None
         self._listeners: list[Callable[[Event], None]] = []
         self._kept: list[Event] | None = []
+        self._keeping = threading.RLock()
+        self.told_failure: BaseException | None = None
+        """The error that was told as the end of the run."""
         self.console: Console | None = None
         self._last_phase: tuple[int, Phase] | None = None
         self._last_phase_at = 0.0
@@ -60,13 +64,14 @@ class Reporter:
                 self._captured_line, on_reader_gone=lambda: self.on_reader_gone()
             )
             self._listeners.append(self.wire.emit)
-            self.emit(_hello())
+            self._tell(_hello())
         elif console is not None:
             self.console = console
             self._listeners.append(console.handle)
-        kept, self._kept = self._kept or [], None
-        for event in kept:
-            self.emit(event)
+        with self._keeping:
+            kept, self._kept = self._kept or [], None
+            for event in kept:
+                self._tell(event)
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Adds a listener, which must be thread-safe: captured lines arrive from other threads."""
@@ -74,9 +79,13 @@ class Reporter:
 
     def emit(self, event: Event) -> None:
         """Tells every listener. Thread-safe."""
-        if self._kept is not None and not isinstance(event, Hello):
-            self._kept.append(event)
-            return
+        with self._keeping:  # an event of another thread waits until all earlier ones are told
+            if self._kept is not None:
+                self._kept.append(event)
+                return
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
 

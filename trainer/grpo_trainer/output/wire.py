@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import threading
-import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ import msgspec
 from grpo_protocol.codec import encode_event
 from grpo_protocol.framing import MAX_RECORD_BYTES
 from grpo_protocol.messages import Dropped, Event, Generation, Log, PhaseChange, Status, Step
+from grpo_trainer.fork_hygiene import held_by_this_process
 from grpo_trainer.output.captured_output import CapturedOutput, OnLine, OutputSource
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
@@ -76,16 +76,18 @@ class Outbox:
             return encode_event(report)
         if not self._lines:
             return None
-        _, (line, _) = self._lines.popitem(last=False)
+        number, (line, _) = self._lines.popitem(last=False)
         self.num_bytes -= len(line)
+        for candidates in (self._first_to_go, self._steps):
+            if candidates and candidates[0] == number:
+                candidates.popleft()
         return line
 
     def _leave_one_out(self) -> None:
         for candidates in (self._first_to_go, self._steps):
-            while candidates:
-                if (number := candidates.popleft()) in self._lines:
-                    self._drop(number)
-                    return
+            if candidates:
+                self._drop(candidates.popleft())
+                return
         self._drop(next(iter(self._lines)))
 
     def _drop(self, number: int) -> None:
@@ -117,7 +119,7 @@ class Wire:
         self._had_faulthandler = False
         self._thread = threading.Thread(target=self._write_all, name="wire", daemon=True)
         self._thread.start()
-        _alive.add(self)
+        held_by_this_process.add(self)
         atexit.register(self.close)
 
     @classmethod
@@ -201,7 +203,7 @@ class Wire:
         except OSError:
             self._lose_reader()
         finally:
-            _alive.discard(self)
+            held_by_this_process.discard(self)
             os.close(self._fd)
 
     def _next_line(self) -> bytes | None:
@@ -237,18 +239,6 @@ class Wire:
             self._outbox = Outbox()
         if self._on_reader_gone is not None:
             self._on_reader_gone()
-
-
-_alive: "weakref.WeakSet[Wire]" = weakref.WeakSet()
-
-
-def _forget_all_in_child() -> None:
-    for wire in list(_alive):
-        wire.forget_in_child()
-    _alive.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 def _encode(event: Event) -> bytes:

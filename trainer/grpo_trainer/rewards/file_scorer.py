@@ -4,9 +4,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from grpo_protocol.codec import valid_unicode
 from grpo_protocol.config_input import ConfigError
 from grpo_trainer.dataset import Example
-from grpo_trainer.json_values import JsonProblem, expect_json, without_surrogates
+from grpo_trainer.json_values import JsonProblem, expect_json
 from grpo_trainer.rewards.batch import RewardBatch
 from grpo_trainer.rewards.calling import CallSignature
 from grpo_trainer.rewards.files import parse_spec
@@ -180,5 +181,5 @@ def _payload(batch: RewardBatch) -> bytes:
         return encode(ScoreBatch(batch))
     except UnicodeEncodeError:
         # Only the model's own text can hold half a surrogate pair here.
-        texts = [without_surrogates(text) for text in batch.completions]
+        texts = [valid_unicode(text) for text in batch.completions]
         return encode(ScoreBatch(replace(batch, completions=texts)))

@@ -1,53 +1,13 @@
-"""Reward functions: the one way to them, from what people write to a scorer ready to score.
-
-| module | owns |
-| --- | --- |
-| `batch` | what a function is given |
-| `calling`, `async_runner` | how it is called and what it may return |
-| `types` | scores, errors, the scorer interface, the weighted sum |
-| `validation` | what must hold before a run starts |
-| `callables` | functions of the running program |
-| `files` | `FILE.py[:NAME]` specs and their import |
-| `file_scorer`, `process` | the trainer's side of the worker process |
-| `worker` | the worker's side |
-| `frames` | what the two say to each other |
-"""
+"""Reward functions: the one way to them, from what people write to a scorer ready to score."""
 
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from grpo_protocol.config_input import ConfigError
-from grpo_trainer.rewards.batch import RawPrompt, RewardBatch, TrainerState, completion_texts
 from grpo_trainer.rewards.callables import CallableScorer
-from grpo_trainer.rewards.calling import Score
 from grpo_trainer.rewards.file_scorer import FileScorer
-from grpo_trainer.rewards.types import (
-    OutputCallback,
-    OutputStream,
-    RewardError,
-    RewardScores,
-    Scorer,
-    combine,
-)
-
-__all__ = [
-    "CallableScorer",
-    "FileScorer",
-    "OutputCallback",
-    "OutputStream",
-    "RawPrompt",
-    "RewardBatch",
-    "RewardError",
-    "RewardScores",
-    "RewardSource",
-    "Score",
-    "Scorer",
-    "TrainerState",
-    "combine",
-    "completion_texts",
-    "load_scorer",
-]
+from grpo_trainer.rewards.types import OutputCallback, OutputStream, Scorer
 
 RewardSource: TypeAlias = str | Callable[..., Any]
 """`FILE.py` for all reward functions in it, `FILE.py:NAME` for one, or the function itself."""

@@ -17,11 +17,10 @@ from typing import IO
 
 import msgspec
 
-from grpo_protocol.framing import LineSplitter, Oversized
+from grpo_trainer.output.captured_output import OutputLines
 from grpo_trainer.rewards.frames import Channel, PeerGone, Reply, decode_reply
 from grpo_trainer.rewards.types import OutputCallback, OutputStream
 
-_LINE_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 16
 _GRACE_SECONDS = 3.0
 _OUTPUT_SECONDS = 2.0
@@ -141,21 +140,17 @@ class WorkerProcess:
     def _drain(self, streams: dict[OutputStream, IO[bytes]]) -> None:
         with selectors.DefaultSelector() as selector:
             for name, stream in streams.items():
-                selector.register(stream, selectors.EVENT_READ, (name, LineSplitter(_LINE_BYTES)))
+                selector.register(stream, selectors.EVENT_READ, (name, OutputLines()))
             while selector.get_map():
                 for key, _ in selector.select():
-                    name, splitter = key.data
+                    name, lines = key.data
                     chunk = os.read(key.fd, _CHUNK_BYTES)
-                    for line in splitter.feed(chunk) if chunk else splitter.flush():
+                    for line in lines.feed(chunk) if chunk else lines.flush():
                         self._deliver(name, line)
                     if not chunk:
                         selector.unregister(key.fileobj)
 
-    def _deliver(self, stream: OutputStream, line: bytes | Oversized) -> None:
-        if isinstance(line, Oversized):
-            text = f"[a line of {int(line)} bytes was left out]"
-        else:
-            text = line.decode("utf-8", "replace").rstrip("\r")
+    def _deliver(self, stream: OutputStream, line: str) -> None:
         # The pipe has to be read on, or the worker would block in its next print.
         with suppress(Exception):
-            self._on_output(stream, text)
+            self._on_output(stream, line)

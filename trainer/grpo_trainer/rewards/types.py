@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from grpo_trainer.dataset import Example
+from grpo_trainer.errors import TrainerError
 from grpo_trainer.rewards.batch import RewardBatch
 from grpo_trainer.rewards.calling import Score, one_line
 
@@ -24,7 +25,7 @@ class RewardScores:
     """None where every function abstained: that is no reward, and not reward 0."""
 
 
-class RewardError(Exception):
+class RewardError(TrainerError):
     """A reward function failed. Its text is one line; `detail` is a traceback for the log."""
 
     def __init__(

@@ -5,7 +5,7 @@ commands do.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from grpo_protocol.codec import Malformed
 from grpo_protocol.commands import Command
@@ -14,6 +14,9 @@ from grpo_protocol.framing import Oversized
 from grpo_protocol.messages import Event
 
 Rung = Literal["stop", "terminate", "kill"]
+
+STOP_PATIENCE: Final = 60.0
+"""Seconds from a STOP to the next rung, unless steps take longer than a third of that."""
 
 
 @dataclass(frozen=True)

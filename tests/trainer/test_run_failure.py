@@ -12,6 +12,7 @@ from grpo_trainer import run_opening
 from grpo_trainer.learner import Learner
 from grpo_trainer.output.recorder import Recorder
 from grpo_trainer.output.run_log import RunLog
+from grpo_trainer.step_report import describe_step
 from library_runs import ROWS, Library
 
 
@@ -50,6 +51,22 @@ def test_the_record_says_why_the_run_failed(
     assert texts[-1] == "failed: MemoryError: no room"
     assert "in failing" in texts[-2]
     assert len(library.all(Failed)) == 1
+
+
+def test_weights_of_a_half_done_step_are_not_saved_as_those_of_the_step_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(sampled: Any, *others: Any) -> Any:
+        if sampled.plan.number == 2:
+            raise MemoryError("after the update")
+        return describe_step(sampled, *others)
+
+    monkeypatch.setattr("grpo_trainer.trainer.describe_step", failing)
+    library = Library(tmp_path)
+    with pytest.raises(MemoryError):
+        library.train()
+    assert not list(library.folder.glob("emergency-*"))
+    assert "step 2 was left half done: not saved" in library.logs("warn")
 
 
 def test_a_failing_emergency_save_hides_nothing(

@@ -74,6 +74,12 @@ def slowness(blas: Blas) -> tuple[float, str] | None:
     return _EXPECTED_GFLOPS / gflops, _remedy(blas)
 
 
+def complaint(slow: tuple[float, str]) -> str:
+    """What `slowness` found, in one line."""
+    factor, remedy = slow
+    return f"matrix products are about {factor:.0f} times slower than usual: {remedy}"
+
+
 def _remedy(blas: Blas) -> str:
     if blas.problem == "late":
         return "import grpo_trainer before mlx"

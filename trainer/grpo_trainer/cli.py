@@ -50,10 +50,7 @@ def _run(arguments: Arguments, session: Session) -> "TrainResult":
     _require_mlx()
     slowness = blas.slowness(found)
     if slowness is not None:
-        factor, remedy = slowness
-        session.reporter.log(
-            "warn", f"matrix products are about {factor:.0f} times slower than usual: {remedy}"
-        )
+        session.reporter.log("warn", blas.complaint(slowness))
     if arguments.command == "demo":
         from grpo_trainer.demo.command import run_demo
 

@@ -199,6 +199,7 @@ class Run:
         """Records a whole step and tells of it."""
         self.step = event.step
         self._control.step = event.step
+        self._saver.step_finished()
         self.recorder.done(event)
         self.reporter.emit(event)
         order = list(range(len(generations)))

@@ -110,7 +110,7 @@ def _open_run_log(
 ) -> RunLog | None:
     if not config.log_jsonl:
         return None
-    name = file_name(config.run_name or "grpo-training")
+    name = file_name(config.run_name or session.folder.name)
     path = session.folder / f"{name}.jsonl"
     try:
         run_log = RunLog(

@@ -39,6 +39,7 @@ class RunSaver:
         self._last_saved = done
         self.setting_unsaved = False
         """A setting was changed since the last save."""
+        self._finished_updates = learner.updates
 
     def save(self, kind: CheckpointKind, name: str | None = None) -> Path:
         """Writes a checkpoint of the steps done. Raises `OSError`; older ones stay as they are."""
@@ -52,6 +53,10 @@ class RunSaver:
         if folder.name == f"checkpoint-{state.step}":
             self._make_room(state.step)
         return folder
+
+    def step_finished(self) -> None:
+        """The weights are those of the step that counts as done."""
+        self._finished_updates = self._learner.updates
 
     def save_periodically(self) -> None:
         """A periodic checkpoint; one that cannot be written does not end the run."""
@@ -80,7 +85,10 @@ class RunSaver:
         """
         try:
             step = self._describe().step
-            if step and step != self._last_saved and self._learner.is_finite():
+            if self._learner.updates != self._finished_updates:
+                # Saved under the step before, the same update would be made twice after a resume.
+                self._reporter.log("warn", f"step {step + 1} was left half done: not saved")
+            elif step and step != self._last_saved and self._learner.is_finite():
                 self.save("emergency", f"emergency-{step}")
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

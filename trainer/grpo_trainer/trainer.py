@@ -6,8 +6,8 @@ sampled. What it does not: no value model, no KL to a reference policy, no reuse
 second update, so the ratio of new to old probability is 1 in value and only its gradient counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import mlx.core as mx
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
 from grpo_protocol.messages import Eval, RunStatus
+from grpo_trainer import blas
 from grpo_trainer.advantages import compute_advantages
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.errors import TrainingError
@@ -122,9 +123,7 @@ class GRPOTrainer:
                 self.scorer.check(checked)
         plan = TrainingPlan(len(prompts), self.config)
         with ExitStack() as stack:
-            session = self._session or stack.enter_context(
-                open_session(self.config, self._reporter)
-            )
+            session = self._session or stack.enter_context(self._own_session())
             run = stack.enter_context(open_run(session, self.config, plan, examples, self.learner))
             return self._run_to_the_end(run, session, prompts, eval_prompts)
 
@@ -137,6 +136,14 @@ class GRPOTrainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _own_session(self) -> Iterator[Session]:
+        """For programs: the command line opens a session earlier, and warns there."""
+        with open_session(self.config, self._reporter) as session:
+            if slow := blas.slowness(blas.load()):
+                session.reporter.log("warn", blas.complaint(slow))
+            yield session
 
     # --- the loop
 

@@ -3,7 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from grpo_trainer.loss import LossParts, LossType, Objective, grpo_loss
+from grpo_protocol.config import LossType
+from grpo_trainer.loss import LossParts, Objective, grpo_loss
 from grpo_trainer.trees import number
 
 # Two completions of two and three tokens; rewards 1 and 0 give these advantages.

@@ -11,8 +11,9 @@ import pytest
 
 from grpo_protocol.config_input import ConfigError
 from grpo_protocol.messages import Log
+from grpo_protocol.run_files import LOCK_NAME
 from grpo_trainer.output.run_log import RunLog
-from grpo_trainer.run_folder import LOCK_NAME, RunFolder, file_name, new_run_path
+from grpo_trainer.run_folder import RunFolder, file_name, new_run_path
 from python_process import SECONDS, run_python, start_python
 
 HOLD = """

@@ -16,7 +16,7 @@ from grpo_protocol.messages import Checkpoint, Eval, Log
 
 GRIDS = Path(__file__).parent / "grids"
 UPDATE = "GRPO_UPDATE_GRIDS"
-FOUR_SIZES = ((120, 40), (80, 24), (60, 16), (40, 12))
+SIZES = ((120, 40), (100, 30), (80, 24), (60, 16), (40, 12))
 VIEWS = {
     "samples": ("2",),
     "logs": ("1",),
@@ -57,7 +57,7 @@ def compare(name: str, text: str) -> None:
     assert text == path.read_text(encoding="utf-8"), f"{name} looks different; {UPDATE}=1 accepts"
 
 
-@pytest.mark.parametrize("size", FOUR_SIZES)
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("view", VIEWS)
 async def test_view_looks_as_before(view: str, size: tuple[int, int]) -> None:
     compare(f"{view}-{size[0]}x{size[1]}", await drawn(size, VIEWS[view]))

@@ -14,10 +14,10 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from grpo_tui.drawing.formatting import integer
 from grpo_tui.drawing.glyphs import Glyphs
 from grpo_tui.drawing.layouts import LAYOUTS, layout_for
-from grpo_tui.screens.chart_actions import ChartActions
 from grpo_tui.screens.generation import GenerationScreen
 from grpo_tui.screens.live_keys import LIVE_KEYS, TABS
 from grpo_tui.screens.sample_detail import SampleDetail
+from grpo_tui.screens.tab_actions import TabActions
 from grpo_tui.state.metric_names import REWARD
 from grpo_tui.state.run_model import RunState
 from grpo_tui.widgets.config_view import ConfigView
@@ -34,9 +34,10 @@ from grpo_tui.widgets.samples_tab import SamplesTab
 from grpo_tui.widgets.tab_bar import Tab, TabBar
 
 _ROOMY: Final = 160
+_TALL: Final = 36
 
 
-class LiveScreen(ChartActions):
+class LiveScreen(TabActions):
     """Shows the run state; asks the app for what changes the run."""
 
     CSS_PATH = "live.tcss"
@@ -85,6 +86,7 @@ class LiveScreen(ChartActions):
         for name in LAYOUTS:
             self.set_class(name == layout, f"-{name}")
         self.set_class(layout == "wide" and event.size.width >= _ROOMY, "-roomy")
+        self.set_class(layout in {"wide", "middle"} and event.size.height < _TALL, "-short")
         self.call_after_refresh(self.show_state, changed=True)
 
     # --- drawing
@@ -171,9 +173,10 @@ class LiveScreen(ChartActions):
         note = self._note()
         content = self.query_one(ContentSwitcher)
         framed = content.styles.border_bottom[0] not in {"", "none"}
-        if framed and note != self._subtitle:
-            self._subtitle = note
-            content.border_subtitle = Content.assemble(note)
+        subtitle = note if framed else Content("")
+        if subtitle != self._subtitle:
+            self._subtitle = subtitle
+            content.border_subtitle = Content.assemble(subtitle)
         self.query_one(TabBar).show(tabs, self.tab, Content("") if framed else note)
 
     def _note(self) -> Content:
@@ -266,21 +269,6 @@ class LiveScreen(ChartActions):
             case _:
                 return True
 
-    def action_level(self) -> None:
-        self.query_one(LogView).cycle_level()
-        self._show_tabs()
-
-    def action_wrap(self) -> None:
-        self.query_one(LogView).toggle_wrap()
-
-    def action_follow(self) -> None:
-        if self.tab == "logs":
-            self.query_one(LogView).toggle_follow()
-        else:
-            table = self.query_one(SamplesTab).table
-            table.set_follow(not table.follow)
-        self._show_tabs()
-
     def action_open(self) -> None:
         sample = self.query_one(SamplesTab).table.current
         if self._state.restart is not None:
@@ -297,23 +285,3 @@ class LiveScreen(ChartActions):
     @on(RowList.Chosen, "#sample-table")
     def _sample_chosen(self) -> None:
         self.action_open()
-
-    def action_filter(self) -> None:
-        hint = "words"
-        if self.tab == "samples":
-            hint = "words  reward<0.3  fin:length  step:4..9   Enter keeps, Esc clears"
-        self.query_one(FilterBar).open(self._queries[self.tab], hint)
-
-    @on(FilterBar.Typed)
-    def _filter_typed(self, event: FilterBar.Typed) -> None:
-        self._queries[self.tab] = event.text
-        if self.tab == "logs":
-            self.query_one(LogView).set_words(tuple(event.text.split()))
-        elif self.tab == "samples":
-            self.query_one(SamplesTab).table.query_text = event.text
-        self._show_tab()
-        self._show_tabs()
-
-    @on(FilterBar.Closed)
-    def _filter_closed(self) -> None:
-        self._focus_tab()

@@ -9,6 +9,7 @@ from textual.widgets import Static
 from grpo_tui.drawing.formatting import integer
 from grpo_tui.drawing.glyphs import Glyphs
 from grpo_tui.drawing.sample_text import body_blocks, group_line, title_line
+from grpo_tui.sanitize import clean_line
 from grpo_tui.state.run_model import RunState
 from grpo_tui.state.samples import Sample
 from grpo_tui.widgets.row_list import RowList
@@ -76,6 +77,8 @@ class SamplesTab(Vertical):
     def _empty(self) -> str:
         if len(self._state.samples):
             return f"none of {len(self._state.samples)} completions passes the filter"
+        if self._state.failure:
+            return f"no completions: {clean_line(self._state.failure)}"
         return "no completions yet"
 
     @on(RowList.Moved, "#sample-table")

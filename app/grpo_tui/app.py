@@ -31,6 +31,7 @@ from grpo_tui.terminal import GuardedApp
 from grpo_tui.widgets.thin_scrollbar import use_scrollbars
 
 TICKS_PER_SECOND: Final = 10
+_NEEDS_TRAINER: Final = {"pause", "resume", "save"}
 _MODES: Final[tuple[SampleDisplay, ...]] = get_args(SampleDisplay)
 
 
@@ -132,6 +133,8 @@ class GrpoApp(GuardedApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         status = self.state.status
+        if action in _NEEDS_TRAINER and (status.ended or status is RunStatus.RESTARTING):
+            return False
         match action:
             case "pause":
                 if status in {RunStatus.PAUSED, RunStatus.RESUMING}:

@@ -6,13 +6,15 @@ quick; mlx never is.
 
 import argparse
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from grpo_tui.errors import LaunchError
 from grpo_tui.exit_codes import BAD_INPUT
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from grpo_tui.state.run_model import RunState
 
 _OWN_FLAGS: Final = ("--ascii", "--no-mouse", "--auto-restart", "--no-auto-restart")
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _TRAINER_COMMANDS: Final = ("demo", "train")
 
 _EPILOG: Final = """\
@@ -70,19 +73,37 @@ def show(plan: LaunchPlan) -> int:
 
     app = GrpoApp(plan)
     app.run(mouse=plan.mouse)
+    state: RunState = app.state
     if app.broken_off is not None:
-        # It has said so already.
+        if app.broken_off > 128 and plan.mode == "live":
+            _tell_of_signal(state)
+        # A crash has told of itself already.
         return app.broken_off
     if plan.mode != "live":
         return 0
     from grpo_tui.run_summary import exit_code_of, summary_lines
 
-    state: RunState = app.state
     for line in summary_lines(state):
-        print(line)
+        _say(line, sys.stdout)
     if state.failure and not state.detached:
-        print(f"grpo-tui: {state.failure}", file=sys.stderr)
+        _say(f"grpo-tui: {state.failure}", sys.stderr)
     return exit_code_of(state)
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Prints `line`; what the encoding of `stream` lacks becomes a question mark."""
+    encoding = stream.encoding or "utf-8"
+    print(line.encode(encoding, "replace").decode(encoding), file=stream)
+
+
+def _tell_of_signal(state: "RunState") -> None:
+    """The same lines as after another end; a terminal that is gone gets none."""
+    from grpo_tui.run_summary import left_behind_lines
+
+    text = "".join(f"{line}\n" for line in left_behind_lines(state))
+    with suppress(OSError):
+        # Not through `sys.stderr`, whose last flush would fail again and change the exit code.
+        os.write(2, text.encode(errors="replace"))
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -181,6 +202,8 @@ def _open_plan(path: Path, options: argparse.Namespace) -> LaunchPlan:
         raise LaunchError(
             f"{path}: no such file or folder; give a run folder or its outputs.db", BAD_INPUT
         )
+    if problem := _unreadable(path):
+        raise LaunchError(f"{path}: {problem}; give a run folder or its outputs.db", BAD_INPUT)
     return LaunchPlan(
         "open",
         path=path,
@@ -188,6 +211,20 @@ def _open_plan(path: Path, options: argparse.Namespace) -> LaunchPlan:
         ascii=_ascii(options),
         mouse=not options.no_mouse,
     )
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why the file at `path` cannot be a record. One without any bytes may just be made."""
+    if path.is_dir():
+        return None
+    if not path.is_file():
+        return "neither a folder nor a file"
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE_MAGIC))
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if head in {b"", _SQLITE_MAGIC} else "not an SQLite database"
 
 
 def _ascii(options: argparse.Namespace) -> bool:

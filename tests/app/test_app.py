@@ -8,6 +8,7 @@ from grpo_protocol.messages import (
     Applied,
     Checkpoint,
     Complete,
+    Failed,
     Log,
     Paused,
     PhaseChange,
@@ -57,6 +58,19 @@ async def test_pause_cannot_be_asked_where_nothing_runs() -> None:
     async with dashboard() as board:
         await board.press("p", "s")
         assert board.sent == []
+
+
+async def test_footer_offers_no_command_when_no_trainer_lives() -> None:
+    async with dashboard() as board:
+        await board.begin()
+        assert "p Pause" in board.lines[-1]
+        assert "s Save" in board.lines[-1]
+        for end in (Failed("no memory", 1), Complete(5, 9.0, "completed")):
+            await board.begin()
+            await board.feed(end)
+            await board.until(lambda: "q Quit" in board.lines[-1])
+            await board.until(lambda: "Pause" not in board.lines[-1])
+            assert "Save" not in board.lines[-1]
 
 
 async def test_tick_between_opening_a_screen_and_its_first_drawing_is_harmless() -> None:

@@ -1,8 +1,11 @@
 """The words of the command line, and what the shell gets back."""
 
 import importlib.util
+import io
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,24 @@ def test_bad_input_is_one_line_with_a_remedy(words: list[str], told: str) -> Non
         cli.plan_of(words)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+def test_open_refuses_what_cannot_be_a_record(tmp_path: Path) -> None:
+    text, record = tmp_path / "notes.db", tmp_path / "outputs.db"
+    text.write_text("no database at all")
+    with pytest.raises(LaunchError, match=r"notes\.db: not an SQLite database") as caught:
+        cli.plan_of(["open", str(text)])
+    assert caught.value.exit_code == 2
+    with closing(sqlite3.connect(record)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    assert cli.plan_of(["open", str(record)]).path == record
+
+
+def test_line_that_the_terminal_cannot_encode_is_printed_all_the_same() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    cli._say("reward 0.1 → 0.9", stream)
+    stream.seek(0)
+    assert stream.read() == "reward 0.1 ? 0.9\n"
 
 
 def test_missing_trainer_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from grpo_protocol.commands import Set
 from grpo_protocol.config import ConfigValues
-from grpo_protocol.messages import Ack, Applied, Checkpoint, DatabasePath, Init
+from grpo_protocol.messages import Ack, Applied, Checkpoint, DatabasePath, Failed, Init
 from grpo_tui.child.restart_memory import RestartMemory
 from grpo_tui.notices import ChildExited, ChildStarted, CommandSent, Item
+from run_feed import step
 
 
 def memory_of(cwd: Path, *items: Item) -> RestartMemory:
@@ -63,3 +64,32 @@ def test_folder_of_the_record_counts_where_a_run_lies(
     (tmp_path / "db" / content).touch()
     memory = memory_of(tmp_path, DatabasePath("db/outputs.db", "id"))
     assert memory.run_folder == ("db" if known else None)
+
+
+FAILED = Failed("out of memory", 1)
+
+
+def test_failure_without_a_finished_step_is_sure_to_come_again(tmp_path: Path) -> None:
+    told = "it failed before it had finished a step"
+    assert memory_of(tmp_path, FAILED).sure_failure == told
+    memory = memory_of(tmp_path, step(1), ChildExited(-9, asked=False), ChildStarted(2, 1), FAILED)
+    assert memory.sure_failure == told
+
+
+def test_failure_at_the_step_of_the_life_before_is_sure_to_come_again(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, step(5), step(6), FAILED)
+    assert memory.sure_failure is None
+    for item in (ChildStarted(2, 1), step(5), step(6), FAILED):
+        memory.learn(item)
+    assert memory.sure_failure == "it failed again after step 6"
+
+
+def test_failure_that_comes_later_or_after_a_crash_is_not_sure(tmp_path: Path) -> None:
+    memory = memory_of(tmp_path, step(6), FAILED, ChildStarted(2, 1), step(6), step(7), FAILED)
+    assert memory.sure_failure is None
+    crash = (step(6), ChildExited(-9, asked=False))
+    memory = memory_of(tmp_path, step(6), FAILED, ChildStarted(2, 1), *crash)
+    assert memory.sure_failure is None
+    for item in (ChildStarted(3, 2), step(6), FAILED):
+        memory.learn(item)
+    assert memory.sure_failure is None

@@ -80,3 +80,9 @@ def test_without_a_folder_there_is_nothing_to_resume_from() -> None:
     assert resume_argv(["train"], None, False) == ["train"]
     words = ["train", "--output-dir", "x"]
     assert resume_argv(words, None, False) == [*words, "--resume", "latest"]
+
+
+def test_failure_that_is_sure_to_come_again_is_no_reason_to_restart() -> None:
+    policy = RestartPolicy(enabled=True)
+    decision = policy.decide(1, asked=False, trained=True, now=0, sure_failure="it failed again")
+    assert decision == NoRestart("it failed again")

@@ -9,6 +9,7 @@ from grpo_protocol.messages import (
     Checkpoint,
     Choice,
     Complete,
+    Eval,
     Failed,
     Log,
     Paused,
@@ -26,7 +27,7 @@ from grpo_tui.notices import (
     SampleModeChosen,
     SpawnFailed,
 )
-from grpo_tui.run_summary import exit_code_of, summary_lines
+from grpo_tui.run_summary import exit_code_of, left_behind_lines, summary_lines
 from grpo_tui.state.run_state import RunStatus
 from run_feed import Feed
 
@@ -210,6 +211,31 @@ def test_summary_tells_folder_checkpoint_and_how_to_go_on(feed: Feed) -> None:
         "last checkpoint runs/my run/checkpoint-2; go on with the same command and "
         "--resume latest --output-dir 'runs/my run'"
     )
+
+
+def test_summary_tells_what_training_has_changed(feed: Feed) -> None:
+    def result(step: int, reward: float, correct: float | None, length: float) -> Eval:
+        rewards = {"eval/rewards/correctness/mean": correct, "eval/rewards/brevity/mean": length}
+        return Eval(step, "held-out", 200, {"eval/reward": reward, **rewards, "eval/x": 1.0})
+
+    feed(result(0, 0.325, 0.25, -2.0))
+    assert "held-out" not in "".join(summary_lines(feed.state))
+    feed(result(1, 0.5, None, -2.0), result(2, 0.991, 0.99, 0.5))
+    feed(Checkpoint("runs/a/checkpoint-2", 2), Complete(2, 4.0), ChildExited(0, asked=False))
+    assert summary_lines(feed.state)[1] == (
+        "held-out: correctness 25.0 % → 99.0 %, brevity -2.00 → 0.500, reward 0.325 → 0.991"
+    )
+
+
+def test_lines_after_a_signal_name_the_process_that_goes_on(feed: Feed) -> None:
+    assert left_behind_lines(feed.state) == ["training goes on without the dashboard, process 4711"]
+    feed(Checkpoint("runs/a/checkpoint-2", 2))
+    assert left_behind_lines(feed.state) == [
+        "run a: goes on without the dashboard after 2 steps, process 4711",
+        "folder runs/a",
+    ]
+    feed(Complete(2, 4.0), ChildExited(0, asked=False))
+    assert left_behind_lines(feed.state) == summary_lines(feed.state)
 
 
 def test_every_status_has_a_word_and_signs_of_one_cell() -> None:

@@ -17,7 +17,9 @@ from grpo_protocol.messages import (
     Hello,
     Init,
     Log,
+    Paused,
     PhaseChange,
+    Resumed,
     Status,
     Step,
 )
@@ -108,6 +110,18 @@ def test_remaining_time_is_unknown_without_steps_or_end(feed: Feed) -> None:
     feed.steps(1, 3)
     assert feed.state.progress.total_steps is None
     assert feed.state.eta_seconds is None
+
+
+def test_age_of_the_last_step_begins_again_after_a_pause(feed: Feed) -> None:
+    feed.running()
+    feed.steps(1, 2)
+    feed(PhaseChange(3, "generating", 3, 8), Paused(2))
+    feed.clock.move(17)
+    state = feed(Resumed(2))
+    assert state.times.last_step == feed.clock()
+    assert state.phase is None
+    feed.steps(3, 3, seconds=2.0)
+    assert list(state.times.durations) == [2.0, 2.0, 2.0]
 
 
 def test_loading_is_no_step_time(feed: Feed) -> None:

@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from grpo_protocol.codec import encode_event
 from grpo_protocol.commands import Set
+from grpo_protocol.messages import EpochStart, Failed
 from grpo_tui.launch import RestartRule
 from grpo_tui.notices import QuitStage, RestartGivenUp, RestartScheduled
 from grpo_tui.state.run_state import RunStatus
@@ -202,6 +204,17 @@ async def test_failure_before_training_is_not_restarted(tmp_path: Path) -> None:
         state = await run.ended()
     assert state.restarts == 0
     assert state.failure == "RuntimeError: gone before the first step (exit code 1)"
+
+
+async def test_orderly_failure_without_a_step_is_not_restarted(tmp_path: Path) -> None:
+    told = encode_event(EpochStart(1, 1, 3)) + encode_event(Failed("no memory", 1))
+    program = f"import os;os.write(1,{told!r});os._exit(1)"
+    argv = [sys.executable, "-c", program]
+    async with supervised(cwd=tmp_path, argv=argv, rule=RESTARTING) as run:
+        state = await run.ended()
+    assert (state.status, state.failure, state.restarts) == (RunStatus.FAILED, "no memory", 0)
+    given_up = [item.reason for item in run.items if isinstance(item, RestartGivenUp)]
+    assert given_up == ["it failed before it had finished a step"]
 
 
 async def test_trainer_that_an_outside_signal_stops_cleanly_has_stopped(tmp_path: Path) -> None:

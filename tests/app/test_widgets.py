@@ -5,7 +5,7 @@ import math
 import pytest
 
 from grpo_protocol.commands import Pause
-from grpo_protocol.messages import PhaseChange
+from grpo_protocol.messages import Failed, PhaseChange
 from grpo_tui.drawing.formatting import ago, duration, memory, number, percent, seconds
 from grpo_tui.drawing.glyphs import ASCII, UNICODE
 from grpo_tui.drawing.header_line import header_line
@@ -129,6 +129,22 @@ def test_header_of_a_pause_asked_for_and_of_a_crash() -> None:
     line = header_line(feed.state, "", 100, UNICODE).plain
     assert "✗ crashed" in line
     assert "SIGSEGV" in line
+
+
+def test_header_cuts_the_reason_of_a_failure_and_keeps_the_model_and_the_place() -> None:
+    feed = Feed()
+    feed.running()
+    feed.steps(1, 3)
+    feed(Failed("ran out of memory in the forward pass; " + "use a smaller batch " * 10, 1))
+    for glyphs in (UNICODE, ASCII):
+        line = header_line(feed.state, "demo", 100, glyphs)
+        assert line.cell_length == 100
+        for told in ("tiny", "batch 3/100", "failed", "ran out of memory in the forward pass"):
+            assert told in line.plain
+        assert line.plain.endswith(glyphs.ellipsis)
+    assert "ran out of memory" in header_line(feed.state, "demo", 40, UNICODE).plain
+    for width in range(1, 200):
+        assert header_line(feed.state, "demo", width, UNICODE).cell_length <= width
 
 
 def test_group_line_tells_a_group_without_spread() -> None:

@@ -56,6 +56,7 @@ def test_signals_restore_the_terminal_and_the_trainer_goes_on(
         app.process.send_signal(number)
         assert app.ended() == 128 + number
         assert app.left_on() == set()
+        assert "goes on without the dashboard" in app.text()
         app.until(lambda: trainer_says(tmp_path) == "completed")
 
 

@@ -10,6 +10,7 @@ from grpo_protocol.messages import (
     Complete,
     DatabasePath,
     EpochStart,
+    Failed,
     Init,
     Step,
 )
@@ -26,6 +27,11 @@ class RestartMemory:
         self.completed = False
         """This trainer has said that its run is over."""
         self.has_checkpoint = False
+        self.sure_failure: str | None = None
+        """Why another start would fail as this trainer did; None when it may go better."""
+        self._step: int | None = None
+        self._failed_after: int | None = None
+        self._failed_before: int | None = None
         self._cwd = cwd
         self._told_folder: str | None = None
         self._saved_in: str | None = None
@@ -52,14 +58,18 @@ class RestartMemory:
         """Takes each event and notice."""
         match item:
             case ChildStarted():
-                self.trained = self.completed = self._answers = False
-                self._unanswered.clear()
+                self._begin_life()
             case Init():
                 self.trained = True
                 if isinstance(folder := item.config.output_dir, str):
                     self._told_folder = folder
-            case EpochStart() | Step():
+            case EpochStart():
                 self.trained = True
+            case Step():
+                self.trained = True
+                self._step = item.step
+            case Failed():
+                self._failed()
             case DatabasePath():
                 self._recorded_in = str(Path(item.path).parent)
             case Checkpoint():
@@ -76,6 +86,20 @@ class RestartMemory:
                 self._settings |= {setting.key: setting for setting in self._unanswered.values()}
             case _:
                 pass
+
+    def _begin_life(self) -> None:
+        self.trained = self.completed = self._answers = False
+        self._failed_before, self._failed_after = self._failed_after, None
+        self.sure_failure = self._step = None
+        self._unanswered.clear()
+
+    def _failed(self) -> None:
+        """An orderly failure with the same work behind it comes from the input, not by chance."""
+        self._failed_after = self._step
+        if self._step is None:
+            self.sure_failure = "it failed before it had finished a step"
+        elif self._step == self._failed_before:
+            self.sure_failure = f"it failed again after step {self._step}"
 
     def _answered(self, answer: Ack | Applied) -> None:
         self._answers = True

@@ -42,8 +42,19 @@ class RestartPolicy:
         if self._good_steps >= GOOD_STEPS:
             self._recent.clear()
 
-    def decide(self, code: int, *, asked: bool, trained: bool, now: float) -> Restart | NoRestart:
-        """What to do about an end with `code`; `trained` tells whether its loop had begun."""
+    def decide(
+        self,
+        code: int,
+        *,
+        asked: bool,
+        trained: bool,
+        now: float,
+        sure_failure: str | None = None,
+    ) -> Restart | NoRestart:
+        """What to do about an end with `code`; `trained` tells whether its loop had begun.
+
+        `sure_failure` is the reason why another start would end the same way, if there is one.
+        """
         self._good_steps = 0
         if code == 0 or asked:
             return NoRestart(None)
@@ -53,6 +64,8 @@ class RestartPolicy:
             return NoRestart("the trainer refused its input")
         if code > 0 and not trained:
             return NoRestart(f"it ended before training began ({describe_exit(code)})")
+        if sure_failure is not None:
+            return NoRestart(sure_failure)
         self._recent = [at for at in self._recent if now - at < WINDOW_SECONDS]
         if len(self._recent) >= MAX_RESTARTS:
             minutes = WINDOW_SECONDS / 60

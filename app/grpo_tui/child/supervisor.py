@@ -199,7 +199,13 @@ class Supervisor:
         memory = self._memory
         # A trainer that has closed its run may still end by the signal that made it do so.
         asked = self._leaving or self._stop_asked or memory.completed
-        decision = self._policy.decide(code, asked=asked, trained=memory.trained, now=self._clock())
+        decision = self._policy.decide(
+            code,
+            asked=asked,
+            trained=memory.trained,
+            now=self._clock(),
+            sure_failure=memory.sure_failure,
+        )
         if not isinstance(decision, Restart):
             if decision.reason is not None:
                 self._emit(RestartGivenUp(decision.reason))

@@ -2,7 +2,9 @@
 when columns are scarce."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from textual.content import Content
 
@@ -13,6 +15,7 @@ from grpo_tui.state.run_model import PhaseState, RunState
 from grpo_tui.state.run_status import RunStatus
 
 _DIM = "$foreground 60%"
+_LEAST_ACTIVITY: Final = 24
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,14 @@ class _Part:
     content: Content
     rank: int
     """Parts of a high rank are left out first."""
+    least: int | None = None
+    """The part may be cut to this many cells, and more where there is room."""
+
+    @property
+    def needed(self) -> int:
+        """Cells without which the part says nothing."""
+        size = self.content.cell_length
+        return size if self.least is None else min(size, self.least)
 
 
 def header_line(state: RunState, name: str, width: int, glyphs: Glyphs) -> Content:
@@ -30,18 +41,28 @@ def header_line(state: RunState, name: str, width: int, glyphs: Glyphs) -> Conte
         _Part(Content.styled(state.run_name or "", _DIM), 6),
         _Part(_position(state, compact), 2),
         _Part(status_text(state, glyphs), 0),
-        _Part(_activity(state), 1),
+        _Part(_activity(state), 1, None if state.restart is not None else _LEAST_ACTIVITY),
         _Part(_restarts(state, compact), 4),
         _Part(_memory(state), 7),
         _Part(_warnings(state, glyphs, compact), 5),
     ]
     shown = [part for part in parts if part.content]
     separator = Content.styled(f" {glyphs.separator} ", "$foreground 40%")
-    while True:
-        line = Content.assemble(" ", separator.join([part.content for part in shown]))
-        if line.cell_length <= width or len(shown) == 1:
-            return line.truncate(max(0, width))
+    while len(shown) > 1 and _needed(shown, separator) > width:
         shown.remove(max(shown, key=lambda part: part.rank))
+    spare = max(0, width - _needed(shown, separator))
+    texts = [_cut(part, part.needed + spare, glyphs) for part in shown]
+    return Content.assemble(" ", separator.join(texts)).truncate(max(0, width))
+
+
+def _needed(parts: Sequence[_Part], separator: Content) -> int:
+    return sum(part.needed + separator.cell_length for part in parts) + 1 - separator.cell_length
+
+
+def _cut(part: _Part, room: int, glyphs: Glyphs) -> Content:
+    if part.content.cell_length <= room:
+        return part.content
+    return part.content.truncate(room - 1) + Content.styled(glyphs.ellipsis, _DIM)
 
 
 def status_text(state: RunState, glyphs: Glyphs) -> Content:

@@ -57,7 +57,7 @@ class RunClock:
     ended: float | None = None
     last_event: float | None = None
     last_step: float | None = None
-    """When the newest step was reported."""
+    """When the newest step was reported, or the pause after it ended."""
     paused_since: float | None = None
     paused_total: float = 0.0
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS_FOR_ETA))
@@ -87,6 +87,9 @@ class RunClock:
         self.paused_since = now if self.paused_since is None else self.paused_since
 
     def resume(self, now: float) -> None:
+        if self.paused_since is not None and self.last_step is not None:
+            # A step that begins after a pause is not late for the time of the pause.
+            self.last_step = now
         self.paused_total, self.paused_since = self.paused_at(now), None
 
     def paused_at(self, now: float) -> float:

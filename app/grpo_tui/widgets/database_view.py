@@ -5,7 +5,6 @@ view is on the screen it looks every two seconds for what a trainer has written.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
@@ -24,7 +23,7 @@ from grpo_tui.drawing.glyphs import UNICODE, Glyphs
 from grpo_tui.record.database import RecordError
 from grpo_tui.record.database_filter import REVERSED, narrowed, neighbour
 from grpo_tui.record.database_lines import DIM, safe_line
-from grpo_tui.record.database_rows import GenerationDetail, GenerationOrder, GenerationRow, StepRow
+from grpo_tui.record.database_rows import GenerationDetail, GenerationOrder
 from grpo_tui.record.run_discovery import NoSuchPathError
 from grpo_tui.widgets.record_follower import RecordFollower
 from grpo_tui.widgets.record_list import RecordList
@@ -77,17 +76,19 @@ class DatabaseView(Container):
         self, *, nothing: str = NO_RECORD, glyphs: Glyphs = UNICODE, id: str | None = None
     ) -> None:
         super().__init__(id=id)
-        self._panes = RecordPanes(self._rows_of_steps, self._rows_of_generations, glyphs)
+        self._panes = RecordPanes(
+            lambda ids: self._follower.rows_of_steps(ids),
+            lambda ids: self._follower.rows_of_generations(ids),
+            glyphs,
+        )
         self._follower = RecordFollower(self._panes, self._show_status)
         self._glyphs = glyphs
         self._nothing = nothing
         self._turn = asyncio.Lock()
         self._worker: Worker[None] | None = None
         self._runs_due = True
-        self._was_whole_run = False
-        self._busy = False
-        self._wants_focus = False
-        self._could_go_back = False
+        self._is_opening = self._was_whole_run = False
+        self._busy = self._wants_focus = self._could_go_back = False
         self._error = ""
 
     def compose(self) -> ComposeResult:
@@ -119,9 +120,11 @@ class DatabaseView(Container):
         The cursor goes to `run_id`; `run_folder` is that of the run in hand.
         """
         self._follower.open(path, run_id, run_folder)
+        self._is_opening, self._error = path is not None, ""
         for field in self.query(Input):
             field.value = ""
         self._start(runs_due=True)
+        self._show_status()
 
     def focus(self, scroll_visible: bool = True) -> Self:
         """Gives the keys to the list that is in use, once there is something in it."""
@@ -159,13 +162,8 @@ class DatabaseView(Container):
                 self._error = str(error)
             finally:
                 self._busy = False
+            self._is_opening = False
         self._show_status()
-
-    async def _rows_of_steps(self, ids: Sequence[int]) -> Mapping[int, StepRow]:
-        return await self._follower.rows_of_steps(ids)
-
-    async def _rows_of_generations(self, ids: Sequence[int]) -> Mapping[int, GenerationRow]:
-        return await self._follower.rows_of_generations(ids)
 
     @on(RowList.Moved)
     def _cursor_moved(self, event: RowList.Moved) -> None:
@@ -276,6 +274,8 @@ class DatabaseView(Container):
         self.set_class(not has_runs, "-nothing")
         if not has_runs:
             text = safe_line(self._error, 500, self._glyphs) if self._error else self._nothing
+            if self._is_opening:
+                text = f"opening the record{self._glyphs.ellipsis}"
             self.query_one("#record-nothing", Static).update(Content(text))
         self.query_one("#record-status", Static).update(self._status(), layout=False)
         if self._can_go_back() != self._could_go_back:

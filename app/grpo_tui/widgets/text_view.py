@@ -90,8 +90,9 @@ class TextView(ScrollView, can_focus=True):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        width = max(1, self.scrollable_content_region.width)
-        if self._laid_out == (width, self.raw):
+        width = self.scrollable_content_region.width
+        # Before the first resize there is no width, and text wrapped to none is a letter a line.
+        if width < 1 or self._laid_out == (width, self.raw):
             return
         self._laid_out = (width, self.raw)
         self._lines = [line for block in self._blocks for line in self._lines_of(block, width)]

@@ -102,13 +102,18 @@ class Control:
                     command=command_name(command),
                     ok=ok,
                     message=refusal or note,
-                    step=max(self.step, self._running) + 1 if ok else None,
+                    step=self._holds_from(command) if ok else None,
                 )
             )
             if ok and not isinstance(command, BadCommand):
                 self._note(command)
                 self._pending.append(Pending(self._lines, command))
                 self._changed.notify_all()
+
+    def _holds_from(self, command: Command | BadCommand) -> int:
+        """The first step for which it will hold: the running one is finished, except by STOP."""
+        done = self.step if isinstance(command, Stop) else max(self.step, self._running)
+        return done + 1
 
     def _judge(self, command: Command | BadCommand) -> tuple[str | None, str | None]:
         """Why a command is refused, or what there is to say about an accepted one."""

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from grpo_protocol.codec import encode_json
-from grpo_protocol.config import ConfigValues
 from grpo_protocol.framing import LineSplitter, Oversized
 from grpo_protocol.messages import (
     Checkpoint,
@@ -241,9 +240,13 @@ def _known(event: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None or name == "loss"}
 
 
-def _config(values: ConfigValues) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(values)
-    return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+def _config(values: msgspec.Struct) -> dict[str, Any]:
+    """What was sent, under the names of Python and TOML instead of the wire's."""
+    return {
+        name: _config(value) if isinstance(value, msgspec.Struct) else value
+        for name, value in msgspec.structs.asdict(values).items()
+        if value is not msgspec.UNSET
+    }
 
 
 def _step_of(line: bytes) -> int | None:

@@ -1,4 +1,4 @@
-"""What the recorded runs show before they are read and before their place on the screen is known."""
+"""What the recorded runs show before they are read, and before their width is known."""
 
 import asyncio
 from collections.abc import Iterator

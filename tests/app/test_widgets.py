@@ -150,9 +150,17 @@ def test_header_cuts_the_reason_of_a_failure_and_keeps_the_model_and_the_place()
 def test_group_line_tells_a_group_without_spread() -> None:
     events = [generation(index, 1.0, 5) for index in range(4)]
     group = [sample_of(event, n, 5, 4) for n, event in enumerate(events)]
-    line = group_line(group[1], group)
+    line = group_line(group[1], group, None)
     assert "no gradient" in line
     assert line.endswith("1.0 [1.0] 1.0 1.0")
+
+
+def test_group_line_of_a_group_sent_in_part_claims_no_mean() -> None:
+    group = [sample_of(generation(0, 1.0, 5), 0, 5, 4), sample_of(generation(3, 0.0, 5), 1, 5, 4)]
+    line = group_line(group[0], group, 4)
+    assert line.startswith("2 of 4 answers were sent")
+    assert "mean" not in line
+    assert group_line(group[0], group, 2).startswith("mean 0.500")
 
 
 def test_thinking_is_shown_apart_and_whole() -> None:

@@ -44,10 +44,13 @@ def title_line(sample: Sample) -> Content:
     return Content.assemble(*pieces)
 
 
-def group_line(sample: Sample, group: Sequence[Sample], width: int = 10_000) -> str:
+def group_line(
+    sample: Sample, group: Sequence[Sample], size: int | None, width: int = 10_000
+) -> str:
     """Rewards of all answers to this prompt in this step, with mean and spread.
 
-    Advantages stand beside them where `width` has room.
+    Advantages stand beside them where `width` has room. When fewer than all `size` answers were
+    sent, their mean would not be the one that the advantages come from, and is left out.
     """
     rewards = [member.reward for member in group if member.reward is not None]
     if not rewards:
@@ -55,6 +58,8 @@ def group_line(sample: Sample, group: Sequence[Sample], width: int = 10_000) -> 
     spread = stdev(rewards) if len(rewards) > 1 else pstdev(rewards)
     flat = ", no spread: no gradient" if spread == 0 and len(rewards) > 1 else ""
     head = f"mean {number(fmean(rewards))} std {number(spread)}{flat} "
+    if size is not None and len(group) < size:
+        head = f"{len(group)} of {size} answers were sent "
     full = head + _members(sample, group, advantages=True)
     return full if len(full) <= width else head + _members(sample, group, advantages=False)
 

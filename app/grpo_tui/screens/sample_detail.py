@@ -117,7 +117,9 @@ class SampleDetail(Screen[None]):
     def _show(self) -> None:
         sample = self._sample
         self.query_one("#title", Static).update(title_line(sample))
-        self.query_one("#group", Static).update(Content(group_line(sample, self._group())))
+        self.query_one("#group", Static).update(
+            Content(group_line(sample, self._group(), self._state.group_size))
+        )
         self.query_one(TextView).show(body_blocks(sample))
 
     def action_answer(self, direction: int) -> None:

@@ -64,7 +64,7 @@ class SamplesTab(Vertical):
         else:
             group = self._state.samples.group(sample.group)
             self._set("#sample-title", title_line(sample))
-            line = group_line(sample, group, self.size.width - 2)
+            line = group_line(sample, group, self._state.group_size, self.size.width - 2)
             self._set("#sample-group", Content.styled(line, "$foreground 60%"))
             if sample is not self._previewed:
                 preview.show(body_blocks(sample, compact=True))

@@ -92,7 +92,7 @@ async def test_the_last_to_close_removes_side_files_once_the_trainer_has_ended(
     await first.runs()
     writer.close()
     lock.unlink()
-    assert first.is_outdated
+    assert await first.is_outdated()
     await first.close()
     assert sorted(files(tmp_path)) == ["outputs.db", "outputs.db-shm", "outputs.db-wal"]
     assert len(await second.runs()) == 1
@@ -105,7 +105,7 @@ async def test_side_files_stay_while_the_lock_is_there(tmp_path: Path) -> None:
     lock_run(tmp_path, os.getpid())
     async with await DatabaseReader.open(path) as reader:
         await reader.runs()
-        assert not reader.is_outdated
+        assert not await reader.is_outdated()
     assert "outputs.db-shm" in files(tmp_path)
 
 
@@ -222,7 +222,7 @@ async def test_living_run_with_its_record_elsewhere_is_live_and_read_as_it_grows
         with RecordWriter(path) as writer:
             writer.add_step("run-1", 4)
         assert (await reader.counts("run-1"))[0] == 4
-        assert not reader.is_outdated
+        assert not await reader.is_outdated()
         lock.unlink()
         assert [run.status for run in await reader.runs()] == ["crashed"]
 
@@ -237,5 +237,5 @@ async def test_run_that_is_said_to_run_is_not_taken_for_finished_while_there_is_
     async with await DatabaseReader.open(path) as reader:
         writer.add_step("run-1", 4)
         assert (await reader.counts("run-1"))[0] == 4
-        assert not reader.is_outdated
+        assert not await reader.is_outdated()
     writer.close()

@@ -277,3 +277,9 @@ class _Spawned:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records of the log file in the folder of a run."""
+    (path,) = folder.glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]

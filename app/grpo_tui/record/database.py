@@ -75,12 +75,13 @@ class DatabaseReader:
         """How long the last question took."""
         return self._connection.milliseconds
 
-    @property
-    def is_outdated(self) -> bool:
+    async def is_outdated(self) -> bool:
         """The run has ended or begun again since this was opened: open it anew."""
         connection = self._connection
-        is_settled = is_finished(self.path, self.run_folder) and not connection.is_suspect
-        return connection.immutable != is_settled
+        is_settled = is_finished(self.path, self.run_folder)
+        if is_settled and not connection.immutable:
+            await connection.look_for_running()
+        return connection.immutable != (is_settled and not connection.is_suspect)
 
     async def data_version(self) -> int:
         """Changes when another connection has written."""

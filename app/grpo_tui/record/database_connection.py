@@ -100,6 +100,10 @@ class Connection:
             )
         if not await self.columns("training_runs"):
             raise RecordError(f"{self.path}: holds no training runs; it is no record of a trainer")
+        await self.look_for_running()
+
+    async def look_for_running(self) -> None:
+        """Notes whether a run is said to run now."""
         running = "SELECT EXISTS (SELECT 1 FROM training_runs WHERE status = 'running')"
         self._is_running = bool((await self.fetch(running))[0][0])
 

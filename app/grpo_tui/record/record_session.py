@@ -15,7 +15,7 @@ class RecordSession:
     async def at(self, path: Path, run_folder: Path | None = None) -> DatabaseReader:
         """A reader of the record at `path`."""
         reader = self.reader
-        if reader is not None and not reader.is_outdated:
+        if reader is not None and not await reader.is_outdated():
             wanted = (path.absolute(), run_folder)
             if (reader.path, reader.run_folder) == wanted:
                 return reader

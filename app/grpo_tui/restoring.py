@@ -8,7 +8,7 @@ from typing import Final
 
 from grpo_tui.notices import AppNote
 from grpo_tui.record.database import DatabaseReader, RecordError
-from grpo_tui.record.database_rows import EvaluationRow, StepRow
+from grpo_tui.record.database_rows import STEP_NUMBERS, EvaluationRow, StepRow
 from grpo_tui.state.history import want_past
 from grpo_tui.state.restore import (
     StoredStep,
@@ -23,20 +23,6 @@ PAUSE_SECONDS: Final = 2.0
 """Between two readings: a dashboard that is too slow must not be made slower."""
 _ATTEMPTS: Final = 5
 """The writer of the record may be behind the stream by some steps."""
-_COLUMNS: Final = (
-    "loss",
-    "mean_reward",
-    "std_reward",
-    "mean_advantage",
-    "std_advantage",
-    "generation_time_ms",
-    "reward_time_ms",
-    "training_time_ms",
-    "gradient_norm",
-    "learning_rate",
-    "peak_memory_mb",
-    "active_memory_mb",
-)
 
 
 class PastReader:
@@ -110,7 +96,7 @@ _DONE: Final = object()
 
 
 def _stored(row: StepRow) -> StoredStep:
-    columns = {name: getattr(row, name) for name in _COLUMNS}
+    columns = {name: getattr(row, name) for name in STEP_NUMBERS}
     told = {name: value for name, value in columns.items() if value is not None}
     unknown = {name: None for name in ("loss", "mean_reward") if name not in told}
     return StoredStep(

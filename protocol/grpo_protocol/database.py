@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Callable
 from typing import Literal
 
-StepState = Literal["scored", "done"]
 RecordedStatus = Literal["running", "completed", "stopped", "crashed"]
 
 DATABASE_NAME = "outputs.db"

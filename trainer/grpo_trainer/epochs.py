@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from grpo_protocol.messages import EpochEnd, EpochStart, Event, Step
-from grpo_trainer.advantages import mean_of
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.stopwatch import Stopwatch
+from grpo_trainer.summary import known_mean
 
 
 class EpochTracker:
@@ -15,8 +15,8 @@ class EpochTracker:
         self._plan = plan
         self._emit = emit
         self._epoch: int | None = None
-        self._losses: list[float] = []
-        self._rewards: list[float] = []
+        self._losses: list[float | None] = []
+        self._rewards: list[float | None] = []
         self._watch = Stopwatch()
 
     def enter(self, planned: PlannedStep) -> None:
@@ -31,10 +31,8 @@ class EpochTracker:
 
     def add(self, step: Step) -> None:
         """After a step; ends the epoch with its last one."""
-        if step.loss is not None:
-            self._losses.append(step.loss)
-        if step.mean_reward is not None:
-            self._rewards.append(step.mean_reward)
+        self._losses.append(step.loss)
+        self._rewards.append(step.mean_reward)
         if step.step_in_epoch == self._plan.steps_per_epoch or step.step == self._plan.total_steps:
             self.leave()
 
@@ -42,7 +40,6 @@ class EpochTracker:
         """Ends the epoch under way, whole or not."""
         if self._epoch is None:
             return
-        loss = mean_of(self._losses) if self._losses else None
-        reward = mean_of(self._rewards) if self._rewards else None
+        loss, reward = known_mean(self._losses), known_mean(self._rewards)
         self._emit(EpochEnd(self._epoch + 1, loss, reward, self._watch.lap()))
         self._epoch = None

@@ -104,7 +104,7 @@ def exit_code(error: BaseException) -> int:
 def one_line(error: BaseException) -> str:
     """The message of `error`, or its type when it has none."""
     text = " ".join(str(error).split())
-    if isinstance(error, ConfigError | TrainerError | RewardError):
+    if isinstance(error, ConfigError | TrainerError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

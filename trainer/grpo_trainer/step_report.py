@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from grpo_protocol.messages import Generation, Step
-from grpo_trainer.advantages import Advantages, mean_of, sample_std
+from grpo_trainer.advantages import Advantages
 from grpo_trainer.completion_text import ParsedCompletion, parse_completion
 from grpo_trainer.dataset import expected_answer
 from grpo_trainer.learner import TrainingRow, UpdateResult
@@ -17,6 +17,7 @@ from grpo_trainer.plan import PlannedStep
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import RewardScores
 from grpo_trainer.rollout import Completion
+from grpo_trainer.summary import known_mean, known_std, mean_of, sample_std
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,14 @@ def describe_step(
     tokens_seen: int,
 ) -> Step:
     """The step's event; `tokens_seen` are prompt and completion tokens of the run so far."""
-    rewards = [reward for reward in sampled.scores.total if reward is not None]
+    rewards = sampled.scores.total
     advantages = sampled.advantages.values
     return Step(
         step=sampled.plan.number,
         loss=update.loss,
         total_tokens=sum(len(c.token_ids) for c in sampled.completions),
-        mean_reward=mean_of(rewards) if rewards else None,
-        std_reward=sample_std(rewards) if rewards else None,
+        mean_reward=known_mean(rewards),
+        std_reward=known_std(rewards),
         mean_advantage=mean_of(advantages),
         std_advantage=sample_std(advantages),
         generation_time_ms=times.generation * 1000,
@@ -142,9 +143,8 @@ def _metrics(
     if update.entropy is not None:
         metrics["entropy"] = update.entropy
     for name, scores in sampled.scores.per_function.items():
-        known = [score for score in scores if score is not None]
-        metrics[f"rewards/{name}/mean"] = mean_of(known) if known else None
-        metrics[f"rewards/{name}/std"] = sample_std(known) if known else None
+        metrics[f"rewards/{name}/mean"] = known_mean(scores)
+        metrics[f"rewards/{name}/std"] = known_std(scores)
     return metrics
 
 

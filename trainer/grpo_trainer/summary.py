@@ -15,6 +15,12 @@ def known_mean(values: Iterable[float | None]) -> float | None:
     return mean_of(known) if known else None
 
 
+def known_std(values: Iterable[float | None]) -> float | None:
+    """`sample_std` of the values that are known; None when none is."""
+    known = [value for value in values if value is not None]
+    return sample_std(known) if known else None
+
+
 def sample_std(values: Sequence[float]) -> float:
     """Standard deviation with ddof 1 in two passes; 0 for fewer than two values."""
     if len(values) < 2:

@@ -35,23 +35,7 @@ def run(row: Row) -> rows.RunRow:
 def step(row: Row) -> rows.StepRow:
     value = _named(sql.STEP_COLUMNS, row)
     applied = _int(value["gradients_applied"])
-    floats = {
-        name: _float(value[name])
-        for name in (
-            "loss",
-            "mean_reward",
-            "std_reward",
-            "mean_advantage",
-            "std_advantage",
-            "generation_time_ms",
-            "reward_time_ms",
-            "training_time_ms",
-            "gradient_norm",
-            "learning_rate",
-            "peak_memory_mb",
-            "active_memory_mb",
-        )
-    }
+    floats = {name: _float(value[name]) for name in rows.STEP_NUMBERS}
     return rows.StepRow(
         id=value["id"],
         step=_int(value["step"]) or 0,

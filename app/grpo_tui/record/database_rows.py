@@ -1,7 +1,7 @@
 """Typed rows of a run's record, as the dashboard shows them. What is unknown is `None`."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from grpo_tui.sample_query import SampleQuery
 
@@ -29,6 +29,23 @@ class RunRow:
     @property
     def is_live(self) -> bool:
         return self.status == "running"
+
+
+STEP_NUMBERS: Final = (
+    "loss",
+    "mean_reward",
+    "std_reward",
+    "mean_advantage",
+    "std_advantage",
+    "generation_time_ms",
+    "reward_time_ms",
+    "training_time_ms",
+    "gradient_norm",
+    "learning_rate",
+    "peak_memory_mb",
+    "active_memory_mb",
+)
+"""Columns of a step that hold a measured number."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from grpo_protocol.codec import encode_json, valid_unicode
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.database import RecordedStatus
 from grpo_protocol.messages import Eval, Generation, Log, Step
-from grpo_trainer.advantages import mean_of, sample_std
+from grpo_trainer.summary import mean_of, sample_std
 
 _MAX_INTEGER = 2**63 - 1
 

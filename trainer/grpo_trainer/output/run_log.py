@@ -29,7 +29,7 @@ from grpo_protocol.messages import (
     ResumeState,
     Step,
 )
-from grpo_trainer.advantages import mean_of
+from grpo_trainer.summary import mean_of
 
 _CHUNK_BYTES = 1 << 20
 

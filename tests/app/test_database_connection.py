@@ -16,6 +16,7 @@ from grpo_tui.record.database import DatabaseReader, RecordError
 from grpo_tui.record.database_connection import Connection, Row
 from grpo_tui.record.database_filter import narrowed
 from grpo_tui.record.database_rows import GenerationQuery
+from record_queries import NEWEST, keys, places
 from sample_database import (
     Shape,
     build_run,
@@ -23,20 +24,6 @@ from sample_database import (
     reference_2025,
     reference_2026,
 )
-
-NEWEST = GenerationQuery()
-
-
-async def keys(reader: DatabaseReader, query: GenerationQuery, run_id: str = "run-1") -> list[int]:
-    return [key async for chunk in reader.generation_ids(run_id, query) for key in chunk]
-
-
-async def places(
-    reader: DatabaseReader, query: GenerationQuery, run_id: str = "run-1"
-) -> list[tuple[int, int, int]]:
-    found = await keys(reader, query, run_id)
-    rows = await reader.generations(found)
-    return [(rows[key].step, rows[key].batch_index, rows[key].group_index) for key in found]
 
 
 async def read_everything(path: Path) -> None:

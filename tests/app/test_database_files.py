@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.record.database import DatabaseReader
-from grpo_tui.record.database_rows import GenerationQuery
+from record_queries import NEWEST, keys
 from sample_database import (
     RecordWriter,
     build_run,
     lock_run,
 )
-
-NEWEST = GenerationQuery()
-
-
-async def keys(reader: DatabaseReader, query: GenerationQuery, run_id: str = "run-1") -> list[int]:
-    return [key async for chunk in reader.generation_ids(run_id, query) for key in chunk]
 
 
 def files(folder: Path) -> dict[str, bytes]:

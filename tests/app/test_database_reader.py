@@ -10,6 +10,7 @@ from grpo_tui.record.database import DatabaseReader
 from grpo_tui.record.database_filter import narrowed
 from grpo_tui.record.database_rows import GenerationQuery
 from grpo_tui.sample_query import Bound, SampleQuery
+from record_queries import NEWEST, places
 from sample_database import (
     RecordWriter,
     Shape,
@@ -17,21 +18,6 @@ from sample_database import (
     dead_pid,
     lock_run,
 )
-
-NEWEST = GenerationQuery()
-
-
-async def keys(reader: DatabaseReader, query: GenerationQuery, run_id: str = "run-1") -> list[int]:
-    return [key async for chunk in reader.generation_ids(run_id, query) for key in chunk]
-
-
-async def places(
-    reader: DatabaseReader, query: GenerationQuery, run_id: str = "run-1"
-) -> list[tuple[int, int, int]]:
-    found = await keys(reader, query, run_id)
-    rows = await reader.generations(found)
-    return [(rows[key].step, rows[key].batch_index, rows[key].group_index) for key in found]
-
 
 # --- rows
 

@@ -107,6 +107,12 @@ def test_the_wish_for_events_is_known_before_the_words_are_understood() -> None:
         (["train", "learning_rate=1e400"], ["learning_rate=inf", "finite"]),
         (["train", "loss_type=ppo"], ["loss_type='ppo'", "grpo, bnpo, dr_grpo, dapo"]),
         (["train", "max_completion_length=0"], ["max_completion_length=0", ">= 1"]),
+        (
+            ["train", "steps_per_generation=3", "gradient_accumulation_steps=2"],
+            ["steps_per_generation=3", "gradient_accumulation_steps=2", "multiple"],
+        ),
+        (["train", "delta=1.1"], ["delta=1.1", "above 1 + the upper clip"]),
+        (["train", "loss_type=dap"], ["loss_type='dap'", "cispo, sapo, luspo, vespo, gmpo"]),
         (["train", "stray"], ["'stray'", "key=value"]),
         (["train", "missing.toml"], ["missing.toml", "No such file"]),
         (["train", "a.toml", "b.toml"], ["a.toml", "b.toml", "name one"]),

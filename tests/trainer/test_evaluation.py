@@ -19,7 +19,7 @@ from grpo_trainer.scoring import batch_for_rewards, completion_text
 from tiny_model import EOS_ID, make_model, tiny_model
 
 ROWS = [{"prompt": f"{'x' * n} + {n}", "answer": str(n)} for n in range(1, 10)]
-SAMPLING = SamplingOptions(max_tokens=6, temperature=1.0, eos_ids=frozenset())
+SAMPLING = SamplingOptions(max_tokens=6)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One optimizer step: what gets gradient, what moves, and when the weights must not move."""
+"""One optimizer step: its ratio and KL, what it makes likelier, and when nothing may move."""
 
 import math
 from typing import Any
@@ -7,53 +7,163 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
-from grpo_trainer.learner import TrainingRow, _to_tensors, score_tokens
+from grpo_protocol import GRPOConfig
+from grpo_trainer.learner import Learner
 from grpo_trainer.model_source import load_model
+from grpo_trainer.training_rows import TrainingRow
 from grpo_trainer.trees import number
 from learners import (
-    EOS,
+    LOSS_TYPES,
     are_identical,
     config_of,
     copy_of,
-    learner_by_position,
+    cut,
+    largest,
+    largest_difference,
+    logprobs_of,
+    loss_and_gradient,
     make_learner,
     make_rows,
 )
 from tiny_model import tiny_model
 
-LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo"]
+TEMPERATURES = [0.6, 1.0, 1.5]
+SAMPLING: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "filters": {"top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    "penalties": {
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.3,
+        "frequency_penalty": 0.2,
+    },
+    "both": {"top_k": 20, "top_p": 0.9, "repetition_penalty": 1.2, "frequency_penalty": 0.2},
+}
 
 
-# --- the ratio
+def update(learner: Learner, config: GRPOConfig, step: int = 1) -> Any:
+    """One step on two micro-batches, with all that has to be known of them first."""
+    batches = [learner.with_logprobs(batch, config) for batch in cut(make_rows(), (4, 4))]
+    return learner.update(batches, config, step)
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
-def test_M09_the_ratio_is_one_at_every_temperature(temperature: float) -> None:
+# --- the ratio and the KL before anything has moved
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_M09_the_ratio_is_one_at_every_temperature(temperature: float, sampling: str) -> None:
     """Then the loss is minus the mean advantage, and no token is clipped."""
-    learner = make_learner()
-    rows = [row for row in make_rows() if row.advantage > 0]
-    config = config_of(temperature=temperature, clip_epsilon=1e-4)
-    result = learner.update([rows], config, 1)
-    mean = sum(row.advantage for row in rows) / len(rows)
+    config = config_of(temperature=temperature, clip_epsilon=1e-4, **SAMPLING[sampling])
+    result = update(make_learner(), config)
+    assert result.metrics["ratio/mean"] == 1.0
+    assert result.metrics["ratio/max_deviation"] == 0.0
+    assert result.metrics["clip_ratio/region_mean"] == 0.0
+    mean = sum(row.advantage for row in make_rows()) / 8
     assert result.loss == pytest.approx(-mean, abs=1e-6)
-    assert (result.clip_ratio_low, result.clip_ratio_high) == (0.0, 0.0)
     assert result.gradient_norm > 0
 
 
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_M09_the_ratio_to_stored_log_probs_is_one_until_the_weights_move(
+    temperature: float, sampling: str
+) -> None:
+    settings: dict[str, Any] = {
+        "temperature": temperature,
+        "num_iterations": 2,
+        "learning_rate": 1e-2,
+        **SAMPLING[sampling],
+    }
+    learner, config = make_learner(), config_of(**settings)
+    batches = [learner.with_logprobs(batch, config) for batch in cut(make_rows(), (4, 4))]
+    assert all(row.old_logprobs for batch in batches for row in batch)
+    first, second = (learner.update(batches, config, step).metrics for step in (1, 2))
+    assert first["ratio/mean"] == pytest.approx(1.0, abs=1e-4)
+    assert first["ratio/max_deviation"] == pytest.approx(0.0, abs=1e-4)
+    assert second["ratio/max_deviation"] != pytest.approx(0.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_M09_the_kl_is_zero_until_the_weights_move(
+    temperature: float, sampling: str, kind: str
+) -> None:
+    settings: dict[str, Any] = {
+        "temperature": temperature,
+        "fine_tune_type": kind,
+        "kl_coef": 0.1,
+        "learning_rate": 1e-3,
+        **SAMPLING[sampling],
+    }
+    learner, config = make_learner(**settings), config_of(**settings)
+    assert update(learner, config).metrics["kl"] == 0.0
+    assert update(learner, config, 2).metrics["kl"] > 0.0
+
+
+# --- what an update teaches
+
+
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
-def test_M11_an_update_makes_good_completions_likelier_and_bad_ones_less(loss_type: str) -> None:
-    learner = make_learner(fine_tune_type="full", learning_rate=1e-3)
-    rows = make_rows()
-    batch = _to_tensors(rows)
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_M11_an_update_makes_good_completions_likelier_and_bad_ones_less(
+    loss_type: str, kind: str
+) -> None:
+    settings: dict[str, Any] = {
+        "fine_tune_type": kind,
+        "temperature": 1.0,
+        "loss_type": loss_type,
+        "learning_rate": 1e-3,
+    }
+    learner, config = make_learner(**settings), config_of(**settings)
 
-    def weighted() -> float:
-        logprobs, _ = score_tokens(learner.policy.model, batch, 1.0)
-        return number((logprobs * batch.mask_B_T * batch.advantages_B[:, None]).sum())
+    def likelihoods() -> tuple[float, float]:
+        rows = make_rows()
+        means = [sum(lps) / len(lps) for lps in logprobs_of(learner, rows, config)]
+        pairs = list(zip(rows, means, strict=True))
+        good, bad = (
+            sum(mean for row, mean in pairs if row.advantage * sign > 0) for sign in (1, -1)
+        )
+        return good, bad
 
-    before = weighted()
-    config = config_of(temperature=1.0, loss_type=loss_type, learning_rate=1e-3)
-    assert learner.update([rows], config, 1).applied
-    assert weighted() > before
+    good, bad = likelihoods()
+    result = update(learner, config)
+    assert result.applied
+    assert result.gradient_norm > 1e-3
+    better, worse = likelihoods()
+    assert better > good + 1e-4
+    assert worse < bad - 1e-4
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_M11_every_loss_starts_with_the_plain_policy_gradient(loss_type: str) -> None:
+    """At a ratio of 1 each is a weighing of the gradients of A·log π, summed here row by row."""
+    rows, config = make_rows(), config_of(loss_type=loss_type, max_completion_length=16)
+    learner = make_learner(fine_tune_type="full")
+    num_tokens = sum(len(row.completion_ids) for row in rows)
+
+    def share(row: TrainingRow) -> float:
+        by_row = 1 / (8 * len(row.completion_ids))
+        by_token = {"dr_grpo": 1 / (8 * 16), "luspo": 1 / 8}
+        by_token |= dict.fromkeys(("bnpo", "dapo", "cispo", "vespo"), 1 / num_tokens)
+        return by_token.get(loss_type, by_row)
+
+    def objective(weights: Any) -> mx.array:
+        learner.policy.install(weights)
+        total = mx.array(0.0)
+        for row in rows:
+            ids = mx.array([row.prompt_ids + row.completion_ids])
+            logits = learner.policy.model(ids[:, :-1])[0] / config.temperature
+            logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+            chosen = mx.take_along_axis(logprobs, ids[0, 1:, None], axis=-1)
+            tokens = chosen[len(row.prompt_ids) - 1 :].sum()
+            total = total - row.advantage * share(row) * tokens
+        return total
+
+    expected = copy_of(mx.grad(objective)(learner.policy.weights))
+    _, found = loss_and_gradient(learner, [rows], config)
+    assert largest(expected) > 1e-2
+    assert largest_difference(found, expected) < 1e-5 * max(1.0, largest(expected))
 
 
 def test_the_prompt_counts() -> None:
@@ -67,65 +177,39 @@ def test_the_prompt_counts() -> None:
     assert norms[0] != pytest.approx(norms[1], rel=1e-3)
 
 
-def test_entropy_is_that_of_the_sampling_distribution() -> None:
-    learner = make_learner()
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_entropy_is_that_of_the_sampling_distribution(temperature: float) -> None:
     rows = make_rows()
-    result = learner.update([rows[:4], rows[4:]], config_of(temperature=0.5), 1)
+    config = config_of(temperature=temperature)
+    result = make_learner().update([rows[:4], rows[4:]], config, 1)
     total, tokens = 0.0, 0
     model = load_model(str(tiny_model()), lambda message: None).model
     for row in rows:
         ids = row.prompt_ids + row.completion_ids
-        logits = model(mx.array([ids[:-1]]))[0] / 0.5
+        logits = model(mx.array([ids[:-1]]))[0] / temperature
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         entropy_T = -(mx.exp(logprobs) * logprobs).sum(axis=-1)
         total += number(entropy_T[len(row.prompt_ids) - 1 :].sum())
         tokens += len(row.completion_ids)
-    assert result.entropy == pytest.approx(total / tokens, rel=1e-4)
-
-
-# --- which tokens
-
-
-@pytest.mark.parametrize("partner", [0, 3], ids=["alone", "beside a longer row"])
-def test_M13_exactly_the_completion_and_its_end_get_gradient(partner: int) -> None:
-    """Prompt 21 22, completion 23 24 EOS: the targets of positions 1, 2 and 3."""
-    config = config_of(weight_decay=0.0, learning_rate=1e-2)
-    learner = learner_by_position(config)
-    before = mx.array(learner.policy.weights["table"])
-    rows = [TrainingRow([21, 22], [23, 24, 2], 1.0)]
-    if partner:
-        rows.append(TrainingRow([21, 22], [9] * (3 + partner), 0.0))
-    learner.update([rows], config, 1)
-    moved = mx.any(learner.policy.weights["table"] != before, axis=1).tolist()
-    assert moved == [False, True, True, True, False, False, False, False]
-    rise = (learner.policy.weights["table"] - before)[mx.array([1, 2, 3]), mx.array([23, 24, 2])]
-    assert bool((rise > 0).all())
-
-
-def test_M13_padding_and_company_change_no_log_probability() -> None:
-    model = load_model(str(tiny_model()), lambda message: None).model
-    rows = make_rows()
-    batch = _to_tensors(rows)
-    together, _ = score_tokens(model, batch, 1.0)
-    for place, row in enumerate(rows):
-        alone, _ = score_tokens(model, _to_tensors([row]), 1.0)
-        length = alone.shape[1]
-        assert number(mx.abs(together[place, :length] - alone[0]).max()) < 1e-5
-        assert batch.mask_B_T[place].sum().item() == len(row.completion_ids)
-        assert row.completion_ids[-1] == EOS
-        assert batch.mask_B_T[place, length - 1].item() == 1.0
+    assert result.metrics["entropy"] == pytest.approx(total / tokens, rel=1e-4)
 
 
 # --- when nothing may move
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
-def test_M01_without_any_advantage_nothing_moves(kind: str) -> None:
-    learner = make_learner(fine_tune_type=kind, weight_decay=0.1)
+@pytest.mark.parametrize(
+    "extra", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.1}], ids=["plain", "kl", "entropy"]
+)
+def test_M01_without_any_advantage_nothing_moves(kind: str, extra: dict[str, float]) -> None:
+    """Neither weight decay, nor the reference, nor the entropy bonus pulls at the weights."""
+    settings: dict[str, Any] = {"fine_tune_type": kind, "weight_decay": 0.1, **extra}
+    learner = make_learner(**settings)
     weights, model = copy_of(learner.policy.weights), copy_of(learner.policy.model.parameters())
     state = copy_of(learner.optimizer.state)
     flat = [TrainingRow(row.prompt_ids, row.completion_ids, 0.0) for row in make_rows()]
-    result = learner.update([flat], config_of(fine_tune_type=kind, weight_decay=0.1), 1)
+    flat = learner.with_logprobs(flat, config_of(**settings))
+    result = learner.update([flat], config_of(**settings), 1)
     assert (result.applied, result.loss, result.gradient_norm) == (False, 0.0, 0.0)
     assert are_identical(copy_of(learner.policy.weights), weights)
     assert are_identical(copy_of(learner.policy.model.parameters()), model)

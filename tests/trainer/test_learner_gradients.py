@@ -1,62 +1,23 @@
-"""Gradients of one step: how they add up over micro-batches, and how they are clipped."""
+"""Gradients of one step: the memory that they need, and how they are clipped."""
 
 import math
-from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from grpo_trainer.learner import Learner, TrainingRow, clip_gradients
+from grpo_trainer.gradient_clipping import clip_gradients
+from grpo_trainer.learner import Learner
+from grpo_trainer.training_rows import TrainingRow
 from grpo_trainer.trees import leaves, number
 from learners import (
     config_of,
-    copy_of,
     largest_difference,
     learner_by_position,
     make_learner,
     make_rows,
 )
 
-# With so large an epsilon AdamW moves weights in proportion to the gradient, as SGD does, so that
-# rounding in a gradient near 0 cannot become a whole step.
-LINEAR: dict[str, Any] = {
-    "adamw_eps": 1e3,
-    "learning_rate": 1.0,
-    "weight_decay": 0.0,
-    "gradient_clip_norm": None,
-}
-
-
-# --- how gradients add up
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo"])
-@pytest.mark.parametrize("sizes", [(1,) * 8, (2,) * 4, (4, 4), (3, 5), (7, 1)])
-def test_M21_micro_batches_add_up_to_one_batch(loss_type: str, sizes: tuple[int, ...]) -> None:
-    rows = make_rows()
-    config = config_of(loss_type=loss_type, max_completion_length=16, **LINEAR)
-    ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
-    pieces = [rows[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    whole, split = (make_learner(fine_tune_type="full", **LINEAR) for _ in range(2))
-    start = copy_of(whole.policy.weights)
-    expected = whole.update([rows], config, 1)
-    found = split.update(pieces, config, 1)
-    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
-    assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
-    moved = copy_of(whole.policy.weights)
-    assert largest_difference(moved, copy_of(split.policy.weights)) < 1e-7
-    assert largest_difference(moved, start) > 1e-5
-
-
-def test_rows_without_spread_count_in_the_mean() -> None:
-    """A group of equal rewards beside one with spread halves the loss and the gradient."""
-    rows = make_rows()[:4]
-    flat = [TrainingRow(row.prompt_ids, row.completion_ids, 0.0) for row in rows]
-    config = config_of(gradient_clip_norm=None)
-    alone = make_learner().update([rows], config, 1)
-    beside = make_learner().update([rows, flat], config, 1)
-    assert beside.loss == pytest.approx(alone.loss / 2, abs=1e-6)
-    assert beside.gradient_norm == pytest.approx(alone.gradient_norm / 2, rel=1e-4)
+# --- memory
 
 
 def peak_bytes(num_micro_batches: int) -> int:
@@ -78,7 +39,7 @@ def test_more_micro_batches_need_no_more_memory() -> None:
 # --- clipping
 
 
-def test_the_norm_is_that_of_the_whole_gradient() -> None:
+def test_W47_the_norm_is_that_of_the_whole_gradient() -> None:
     gradients = {"a": mx.array([3.0]), "b": {"c": mx.array([[4.0]])}}
     clipped, norm = clip_gradients(gradients, max_norm=1.0, max_value=None)
     assert number(norm) == pytest.approx(5.0)
@@ -95,6 +56,7 @@ def test_W49_element_clipping_works_and_is_off_without_it() -> None:
     assert number(norm) == pytest.approx(math.sqrt(18.25))
     free, _ = clip_gradients(gradients, max_norm=None, max_value=None)
     assert free["a"].tolist() == [3.0, -3.0, 0.5]
+    assert config_of().gradient_clip_value is None
     both, _ = clip_gradients(gradients, max_norm=0.75, max_value=1.0)
     assert both["a"].tolist() == pytest.approx([0.5, -0.5, 0.25], rel=1e-5)
 
@@ -104,7 +66,7 @@ def moments(learner: Learner) -> dict[str, mx.array]:
     return {n: m * 10 for n, m in leaves(learner.optimizer.state) if n.endswith(".m")}
 
 
-def test_the_clipped_gradient_is_what_the_optimizer_gets() -> None:
+def test_W47_the_whole_accumulated_gradient_is_clipped_before_the_optimizer_gets_it() -> None:
     rows = make_rows()
     halves = [rows[:4], rows[4:]]
     free = make_learner()

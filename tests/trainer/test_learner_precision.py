@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from grpo_trainer.learner import TrainingRow, _objective, learning_rate_of
+from grpo_trainer.learning_rate import learning_rate_of
 from grpo_trainer.model_source import load_model
 from grpo_trainer.policy import Policy
 from grpo_trainer.rollout import SamplingOptions, decode_greedily
+from grpo_trainer.training_rows import TrainingRow
 from grpo_trainer.trees import leaves, number
 from learners import (
     are_identical,
@@ -96,9 +97,9 @@ def small_steps() -> SmallSteps:
     assert {w.dtype for _, w in leaves(policy.model.parameters())} == {mx.bfloat16}
     before = copy_of(policy.weights)
     rows, config = make_rows()[:2], config_of(**BFLOAT16)
-    loss, gradients, sums = learner._accumulate([rows], _objective(config, 2, 3, 1), 1.0)
-    constant = tree_map(mx.ones_like, gradients)
-    learner._accumulate = lambda *_: (loss, constant, sums)  # type: ignore[method-assign]
+    found = learner.gradient([rows], config)
+    constant = found._replace(gradients=tree_map(mx.ones_like, found.gradients))
+    learner.gradient = lambda *_: constant  # type: ignore[method-assign]
     for step in range(1, 101):
         assert learner.update([rows], config, step).applied
     return SmallSteps(policy, before, copy_of(policy.weights))
@@ -126,7 +127,7 @@ def test_a_bfloat16_model_samples_with_the_rounded_master_weights(small_steps: S
     )
     assert moved_bits > 0.05 * policy.num_trainable
     fresh = load_model(str(tiny_model("qwen3", "bfloat16")), lambda message: None).model
-    sampling = SamplingOptions(16, 1.0, frozenset())
+    sampling = SamplingOptions(16)
     fresh.load_weights(list(rounded.items()))
     prompts = [row.prompt_ids for row in make_rows()[::4]]
     assert decode_greedily(policy.model, prompts, sampling) == decode_greedily(

@@ -86,6 +86,11 @@ def broken_config(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def text_for_a_number(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": "258"}))
+
+
 def broken_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{")
 
@@ -102,7 +107,15 @@ def remote_code(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [cut_weights, unknown_architecture, broken_config, broken_tokenizer, other_shapes]
+    "damage",
+    [
+        cut_weights,
+        unknown_architecture,
+        broken_config,
+        text_for_a_number,
+        broken_tokenizer,
+        other_shapes,
+    ],
 )
 def test_a_damaged_model_is_refused_with_one_line(tmp_path: Path, damage: Any) -> None:
     folder = make_model(tmp_path / "model")

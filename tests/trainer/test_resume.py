@@ -1,6 +1,5 @@
 """Killed and resumed, a run ends as the one that was left alone."""
 
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from grpo_protocol.messages import (
     Step,
 )
 from grpo_trainer.checkpoint import read_state
+from run_results import files_of, logged_steps, rows_of
 from trainers import StartTrainer, TrainerProcess, training_words
 
 STEPS = 8
-MEASURED = ("_ms", "_mb", "step_time", "created_at")
 
 
 @pytest.fixture
@@ -41,42 +40,6 @@ def run(start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path) -> Any:
         return start_trainer([*words, "--events"])
 
     return start
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
-
-
-def rows_of(folder: Path) -> list[tuple[Any, ...]]:
-    """Steps and completions, without ids, times, rates and memory."""
-    with sqlite3.connect(folder / "outputs.db") as db:
-        db.row_factory = sqlite3.Row
-        queries = [
-            "SELECT * FROM training_steps ORDER BY step",
-            """SELECT training_steps.step, generations.* FROM generations JOIN training_steps
-               ON step_id = training_steps.id ORDER BY step, batch_index, group_index""",
-        ]
-        rows = [(n, dict(row)) for n, query in enumerate(queries) for row in db.execute(query)]
-    return [(n, *sorted(_without_measures(row).items())) for n, row in rows]
-
-
-def _without_measures(row: dict[str, Any]) -> dict[str, Any]:
-    kept = {
-        name: value
-        for name, value in row.items()
-        if not name.endswith(MEASURED) and name not in ("id", "run_id", "step_id")
-    }
-    if kept.get("metrics"):
-        metrics = json.loads(kept["metrics"])
-        kept["metrics"] = repr({k: v for k, v in metrics.items() if not k.endswith(MEASURED)})
-    return kept
-
-
-def logged_steps(folder: Path) -> list[dict[str, Any]]:
-    (log,) = folder.glob("*.jsonl")
-    records = [json.loads(line) for line in log.read_text().splitlines()]
-    names = ("step", "loss", "mean_reward", "std_reward", "mean_advantage", "total_tokens")
-    return [{n: record.get(n) for n in names} for record in records if record["event"] == "step"]
 
 
 @pytest.mark.parametrize(

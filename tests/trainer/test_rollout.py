@@ -1,13 +1,16 @@
 """Sampling: what a row is may depend on its prompt, seed, step and place, and on nothing else."""
 
 import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from grpo_trainer import rollout
-from grpo_trainer.learner import TrainingRow, _to_tensors, score_tokens
+from grpo_trainer import prompt_reading
+from grpo_trainer.distribution import Distribution, history_windows
 from grpo_trainer.model_source import load_model
 from grpo_trainer.rollout import (
     Completion,
@@ -16,6 +19,7 @@ from grpo_trainer.rollout import (
     decode_greedily,
     sample_groups,
 )
+from grpo_trainer.row_endings import Endings
 from grpo_trainer.trees import number
 from tiny_model import VOCABULARY, Kind, tiny_model
 
@@ -31,13 +35,54 @@ def model(request: pytest.FixtureRequest) -> Any:
     return load_model(str(tiny_model(kind)), lambda message: None).model
 
 
-def options(**changes: Any) -> SamplingOptions:
-    values = {"max_tokens": 12, "temperature": 1.0, "eos_ids": frozenset[int](), **changes}
-    return SamplingOptions(**values)
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.3,
+    "repetition_context_size": 16,
+    "presence_penalty": 0.4,
+    "presence_context_size": 4,
+    "frequency_penalty": 0.3,
+    "frequency_context_size": 8,
+}
+DISTRIBUTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "cold": {"temperature": 0.6},
+    "hot": {"temperature": 1.5},
+    "top_k": {"top_k": 20},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.05},
+    "repetition": {"repetition_penalty": 1.3, "repetition_context_size": 16},
+    "presence": {"presence_penalty": 0.4, "presence_context_size": 4},
+    "frequency": {"frequency_penalty": 0.3, "frequency_context_size": 8},
+    "all": {"temperature": 1.3, "top_k": 60, "top_p": 0.9, "min_p": 0.01, **PENALTIES},
+}
+each_distribution = pytest.mark.parametrize("name", DISTRIBUTIONS)
+
+
+def options(
+    *, max_tokens: int = 12, seed: int = 0, endings: Any = None, **distribution: Any
+) -> SamplingOptions:
+    return SamplingOptions(max_tokens, Distribution(**distribution), endings or Endings(), seed)
+
+
+def ends(*eos_ids: int, **others: Any) -> Endings:
+    return Endings(frozenset(eos_ids), **others)
 
 
 def ids(completions: list[Completion]) -> list[list[int]]:
     return [completion.token_ids for completion in completions]
+
+
+class Uniform:
+    """A model that knows nothing: every token is as likely as any other."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, ids: mx.array, cache: Any) -> mx.array:
+        return mx.zeros_like(self.model(ids, cache=cache))
 
 
 def test_M17_a_ragged_batch_decodes_as_each_prompt_alone(model: Any) -> None:
@@ -50,11 +95,11 @@ def test_M17_a_ragged_batch_decodes_as_each_prompt_alone(model: Any) -> None:
 def test_rows_that_end_early_do_not_disturb_the_others(model: Any) -> None:
     free = ids(decode_greedily(model, PROMPTS, options(max_tokens=16)))
     eos = frozenset({free[0][2], free[2][5]})
-    found = decode_greedily(model, PROMPTS, options(max_tokens=16, eos_ids=eos))
+    found = decode_greedily(model, PROMPTS, options(max_tokens=16, endings=Endings(eos)))
     for completion, row in zip(found, free, strict=True):
-        ends = [place for place, token in enumerate(row) if token in eos]
-        assert completion.token_ids == row[: ends[0] + 1 if ends else None]
-        assert completion.finish_reason == ("stop" if ends else "length")
+        places = [place for place, token in enumerate(row) if token in eos]
+        assert completion.token_ids == row[: places[0] + 1 if places else None]
+        assert completion.finish_reason == ("stop" if places else "length")
     assert len({len(c.token_ids) for c in found}) > 1
 
 
@@ -62,15 +107,14 @@ def test_M15_every_stop_id_ends_a_row_and_belongs_to_it(model: Any) -> None:
     free = ids(decode_greedily(model, [PROMPTS[1]], options()))[0]
     place = next(i for i in range(2, 12) if free[i] not in free[:i])
     for eos in ({free[place]}, {free[place], 1}, {255, free[place]}):
-        found = decode_greedily(model, [PROMPTS[1]], options(eos_ids=frozenset(eos)))[0]
+        found = decode_greedily(model, [PROMPTS[1]], options(endings=ends(*eos)))[0]
         assert found == Completion(free[: place + 1], "stop")
 
 
 def test_the_last_token_may_be_the_end(model: Any) -> None:
     free = ids(decode_greedily(model, [PROMPTS[1]], options()))[0]
     place = next(i for i in range(2, 12) if free[i] not in free[:i])
-    eos = frozenset({free[place]})
-    cut = options(max_tokens=place + 1, eos_ids=eos)
+    cut = options(max_tokens=place + 1, endings=ends(free[place]))
     assert decode_greedily(model, [PROMPTS[1]], cut)[0].finish_reason == "stop"
 
 
@@ -104,17 +148,56 @@ def test_M19_completions_differ_within_a_group_between_steps_and_seeds(model: An
     assert len(seen) == 32
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_M09_tokens_follow_the_distribution_at_the_temperature(
-    model: Any, temperature: float
-) -> None:
+Group = list[list[int]]
+
+
+def in_this_thread(tasks: list[Callable[[], Group]]) -> list[Group]:
+    return [task() for task in tasks]
+
+
+def in_an_executor(tasks: list[Callable[[], Group]]) -> list[Group]:
+    with ThreadPoolExecutor(1) as executor:
+        return list(executor.map(lambda task: task(), tasks))
+
+
+def in_fresh_threads(tasks: list[Callable[[], Group]]) -> list[Group]:
+    found: list[Group] = []
+    for task in tasks:
+        thread = threading.Thread(target=lambda task=task: found.append(task()))
+        thread.start()
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("run", [in_this_thread, in_an_executor, in_fresh_threads])
+def test_M19_no_thread_starts_the_stream_anew(model: Any, run: Any) -> None:
+    """Six steps at uniform logits, where nothing but the keys can make a difference."""
+
+    def task(step: int) -> Callable[[], Group]:
+        return lambda: ids(sample_groups(Uniform(model), [PROMPTS[2]], 8, options(), step=step))
+
+    groups = run([task(step) for step in range(1, 7)])
+    assert len({tuple(row) for group in groups for row in group}) == 6 * 8
+    assert groups == [task(step)() for step in range(1, 7)]
+
+
+def full_logprobs(
+    model: Any, prompt: list[int], completion: list[int], distribution: Distribution
+) -> mx.array:
+    """[T, V]: log-probabilities before each completion token, from one pass over all of them."""
+    inputs = mx.array([prompt + completion[:-1]])
+    windows = history_windows(inputs, distribution.history_size)
+    logits = distribution.logits(model(inputs), windows)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return logprobs[0, len(prompt) - 1 :]
+
+
+@each_distribution
+def test_M09_tokens_follow_the_distribution(model: Any, name: str) -> None:
     """The mean log-probability of many draws is minus the entropy of what they are drawn from."""
-    draws = 1000
-    found = sample_groups(
-        model, [PROMPTS[3]], draws, options(max_tokens=1, temperature=temperature), step=1
-    )
-    logits = model(mx.array([PROMPTS[3]]))[0, -1].astype(mx.float32) / temperature
-    logprobs = logits - mx.logsumexp(logits)
+    draws, choice = 1000, options(max_tokens=1, **DISTRIBUTIONS[name])
+    found = sample_groups(model, [PROMPTS[3]], draws, choice, step=1)
+    logprobs = full_logprobs(model, PROMPTS[3], [0], choice.distribution)[0]
     probabilities = mx.exp(logprobs)
     entropy = -(probabilities * logprobs).sum()
     spread = mx.sqrt((probabilities * (logprobs + entropy).square()).sum())
@@ -122,58 +205,55 @@ def test_M09_tokens_follow_the_distribution_at_the_temperature(
     assert abs(number(drawn.mean() + entropy)) < 4 * number(spread) / math.sqrt(draws)
 
 
-class Listener:
-    """Passes calls on to a model and keeps its last logits of each call."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.logits: list[mx.array] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def __call__(self, ids: mx.array, cache: Any) -> mx.array:
-        logits: mx.array = self.model(ids, cache=cache)
-        self.logits.append(logits[:, -1])
-        return logits
+@each_distribution
+def test_M09_logprobs_are_those_of_a_full_forward_pass(model: Any, name: str) -> None:
+    choice = options(max_tokens=24, endings=ends(3, 50, 90, 140), **DISTRIBUTIONS[name])
+    found = sample_groups(model, PROMPTS, 4, choice, step=1)
+    assert len({len(completion.token_ids) for completion in found}) > 1
+    for row, completion in enumerate(found):
+        chosen = mx.array(completion.token_ids)[:, None]
+        full = full_logprobs(model, PROMPTS[row // 4], completion.token_ids, choice.distribution)
+        expected = mx.take_along_axis(full, chosen, axis=-1)[:, 0]
+        assert len(completion.logprobs) == len(completion.token_ids)
+        assert number(mx.abs(mx.array(completion.logprobs) - expected).max()) < 1e-4
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
-def test_M09_training_scores_tokens_as_the_rollout_did(model: Any, temperature: float) -> None:
-    listener = Listener(model)
-    found = sample_groups(listener, PROMPTS, 2, options(temperature=temperature), step=1)
-    prefills, decoded = listener.logits[: len(PROMPTS)], listener.logits[len(PROMPTS) :]
-    steps_B_V = [mx.concatenate([row for row in prefills for _ in range(2)]), *decoded]
-    logits_B_T_V = mx.stack(steps_B_V, axis=1) / temperature
-    chosen = mx.array(ids(found))[..., None]
-    sampled = mx.take_along_axis(logits_B_T_V, chosen, axis=-1)[..., 0] - mx.logsumexp(
-        logits_B_T_V, axis=-1
-    )
-    rows = [TrainingRow(PROMPTS[n // 2], c.token_ids, 1.0) for n, c in enumerate(found)]
-    batch = _to_tensors(rows)
-    trained, _ = score_tokens(model, batch, temperature)
-    for index, row in enumerate(rows):
-        start = len(row.prompt_ids) - 1
-        of_row = trained[index, start : start + len(row.completion_ids)]
-        assert number(mx.abs(of_row - sampled[index]).max()) < 1e-4
-        assert batch.mask_B_T[index].sum().item() == len(row.completion_ids)
+def test_penalties_follow_a_row_when_others_leave(model: Any) -> None:
+    choice = options(max_tokens=24, endings=ends(3, 50, 90, 140, 200, 7, 8, 9), **PENALTIES)
+    together = sample_groups(model, PROMPTS, 3, choice, step=2)
+    assert len({len(completion.token_ids) for completion in together}) > 3
+    for place, prompt in enumerate(PROMPTS):
+        alone = sample_groups(model, [prompt], 3, choice, step=2, first_row=3 * place)
+        assert ids(alone) == ids(together[3 * place : 3 * place + 3])
+
+
+def test_greedy_takes_the_best_token_after_penalties_alone(model: Any) -> None:
+    free = decode_greedily(model, PROMPTS, options())
+    shaped = options(temperature=3.0, top_k=5, top_p=0.5, min_p=0.5)
+    assert decode_greedily(model, PROMPTS, shaped) == free
+    assert {len(completion.logprobs) for completion in free} == {0}
+    penalized = options(**PENALTIES)
+    found = decode_greedily(model, PROMPTS, penalized)
+    assert ids(found) != ids(free)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        scores = full_logprobs(model, prompt, completion.token_ids, penalized.distribution)
+        assert mx.argmax(scores, axis=-1).tolist() == completion.token_ids
 
 
 def test_a_long_prompt_is_read_in_pieces(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ids(decode_greedily(model, PROMPTS, options()))
-    monkeypatch.setattr(rollout, "PREFILL_CHUNK", 4)
+    monkeypatch.setattr(prompt_reading, "TOKENS_AT_ONCE", 4)
     assert ids(decode_greedily(model, PROMPTS, options())) == whole
 
 
 def test_progress_counts_rows_that_have_ended(model: Any) -> None:
     seen: list[tuple[int, int]] = []
     free = ids(sample_groups(model, PROMPTS, 2, options(), step=1))
-    eos = frozenset({free[0][1], free[5][6]})
     sample_groups(
         model,
         PROMPTS,
         2,
-        options(eos_ids=eos),
+        options(endings=ends(free[0][1], free[5][6])),
         step=1,
         on_token=lambda done, total: seen.append((done, total)),
     )

@@ -56,10 +56,10 @@ def test_the_record_says_why_the_run_failed(
 def test_weights_of_a_half_done_step_are_not_saved_as_those_of_the_step_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(sampled: Any, *others: Any) -> Any:
-        if sampled.plan.number == 2:
+    def failing(planned: Any, *others: Any) -> Any:
+        if planned.number == 2:
             raise MemoryError("after the update")
-        return describe_step(sampled, *others)
+        return describe_step(planned, *others)
 
     monkeypatch.setattr("grpo_trainer.trainer.describe_step", failing)
     library = Library(tmp_path)

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from grpo_protocol.config import GRPOConfig, OutputStoreConfig
-from grpo_protocol.messages import Eval, Event, Init, ResumeState, Step
-from grpo_trainer import checkpoint
+from grpo_protocol.messages import Eval, Init, ResumeState, Step
+from grpo_trainer import checkpoint, evaluation
 from grpo_trainer.checkpoint import find_latest, read_state
 from grpo_trainer.control import Control
-from grpo_trainer.rollout import Interrupted
-from grpo_trainer.run_conditions import conditions_of
-from grpo_trainer.trainer import GRPOTrainer
+from grpo_trainer.rollout import Interrupted, decode_greedily
+from grpo_trainer.run_conditions import conditions_of, differences
+from grpo_trainer.tensor_file import read_tensors
+from learners import are_identical, copy_of
 from library_runs import ROWS, Library
+from sent_commands import send_after_steps
+from tiny_model import tiny_model
 
 
 def resumed(folder: Path, checkpoint_name: str = "", **settings: Any) -> Library:
@@ -88,17 +91,19 @@ def test_an_evaluation_is_recorded_before_the_checkpoint_of_its_step(tmp_path: P
 def test_an_evaluation_that_was_stopped_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate = GRPOTrainer._evaluate
+    calls: list[int] = []
 
-    def stopped_at_2(self: Any, run: Any, *args: Any) -> None:
-        if run.step == 2:
+    def stopped_the_second_time(*args: Any, **options: Any) -> Any:
+        calls.append(len(calls))
+        if len(calls) == 2:
             raise Interrupted
-        evaluate(self, run, *args)
+        return decode_greedily(*args, **options)
 
     library = Library(tmp_path, save_interval=0, eval_interval=2)
     with monkeypatch.context() as patched:
-        patched.setattr(GRPOTrainer, "_evaluate", stopped_at_2)
+        patched.setattr(evaluation, "decode_greedily", stopped_the_second_time)
         assert library.train(held_out=ROWS[:2]).status == "stopped"
+    assert [event.step for event in library.all(Eval)] == [0]
     again = resumed(tmp_path, eval_interval=2)
     again.train(held_out=ROWS[:2])
     assert [event.step for event in again.all(Eval)] == [2, 3]
@@ -132,34 +137,12 @@ def test_steps_of_another_past_are_not_resumed_again(tmp_path: Path) -> None:
 # --- live settings
 
 
-def change_after_step(
-    library: Library, step: int, monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str]
-) -> None:
-    """Sends SET lines, then STOP, once `step` is done."""
-    controls: list[Control] = []
-    init = Control.__init__
-
-    def remember(self: Control, *args: Any) -> None:
-        init(self, *args)
-        controls.append(self)
-
-    monkeypatch.setattr(Control, "__init__", remember)
-
-    def send(event: Event) -> None:
-        if isinstance(event, Step) and event.step == step:
-            for key, value in pairs:
-                controls[-1].receive(f"SET {key}={value}".encode())
-        if isinstance(event, Step) and event.step == step + 1:
-            controls[-1].receive(b"STOP")
-
-    library.trainer._reporter.listen(send)
-
-
 def test_settings_that_were_changed_hold_after_the_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library(tmp_path, max_steps=4)
-    change_after_step(library, 1, monkeypatch, ("learning_rate", "0.25"), ("log_interval", "2"))
+    commands = {1: ["SET learning_rate=0.25", "SET log_interval=2"], 2: ["STOP"]}
+    send_after_steps(library, monkeypatch, commands)
     assert library.train().status == "stopped"
     state = json.loads((library.folder / "checkpoint-2" / checkpoint.STATE_NAME).read_text())
     assert state["liveSettings"]["learning_rate"] == {"start": 1e-5, "value": 0.25}
@@ -232,3 +215,54 @@ def test_one_warning_names_what_is_not_as_before(
 
 def test_the_conditions_name_the_settings_in_force() -> None:
     assert conditions_of(GRPOConfig(seed=7)).settings["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ({"loss_type": "dapo"}, "loss_type grpo → dapo"),
+        ({"kl_coef": 0.5}, "kl_coef 0.0 → 0.5"),
+        ({"top_p": 0.5}, "top_p 1.0 → 0.5"),
+        ({"weight_decay": 0.5}, "weight_decay 0.01 → 0.5"),
+        ({"gradient_clip_norm": None}, "gradient_clip_norm 1.0 → None"),
+    ],
+    ids=str,
+)
+def test_R19_every_setting_that_changes_what_a_step_does_is_shown(
+    setting: dict[str, Any], told: str
+) -> None:
+    assert differences(conditions_of(GRPOConfig()), conditions_of(GRPOConfig(**setting))) == [told]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"max_steps": 9}, {"num_epochs": 2}, {"save_interval": 3}, {"output_dir": "o"}, {"data": "d"}],
+    ids=str,
+)
+def test_what_steps_do_not_depend_on_is_not_shown(setting: dict[str, Any]) -> None:
+    assert not differences(conditions_of(GRPOConfig()), conditions_of(GRPOConfig(**setting)))
+
+
+# --- what is trained
+
+
+def test_E05_a_resumed_run_trains_the_adapters_and_nothing_else(tmp_path: Path) -> None:
+    first = Library(tmp_path, max_steps=3, learning_rate=1e-2)
+    first.train()
+    adapters = read_tensors(first.folder / "final" / "adapters.safetensors")
+    size = (first.folder / "final" / "adapters.safetensors").stat().st_size
+    again = resumed(tmp_path, max_steps=6, learning_rate=1e-2)
+    again.train()
+    assert (again.folder / "final" / "adapters.safetensors").stat().st_size == size
+    after = read_tensors(again.folder / "final" / "adapters.safetensors")
+    assert after.keys() == adapters.keys()
+    assert not are_identical(after, adapters)
+    policy = again.trainer.policy
+    assert policy.num_trainable == first.trainer.policy.num_trainable
+    parameters = copy_of(policy.model.parameters())
+    frozen = {
+        name.replace(".linear.", "."): array
+        for name, array in parameters.items()
+        if name not in after
+    }
+    assert are_identical(frozen, read_tensors(tiny_model() / "model.safetensors"))

@@ -5,12 +5,15 @@ deviation plus 1e-4. Computed in float64 with two passes, so that a large common
 rewards does not drown their spread. Shapes: P prompts, G answers each, B = P·G rows.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_protocol.config import ScaleRewards
-from grpo_trainer.summary import mean_of as mean_of
-from grpo_trainer.summary import sample_std as sample_std
+from grpo_protocol import GRPOConfig
+from grpo_protocol.settings.grpo import ScaleRewards
+from grpo_trainer.group_selection import has_spread
+from grpo_trainer.rewards.types import RewardScores
+from grpo_trainer.summary import mean_of, sample_std
 
 EPSILON = 1e-4
 
@@ -33,6 +36,17 @@ class Advantages:
         return sum(self.zero_spread) / len(self.zero_spread) if self.zero_spread else 0.0
 
 
+def advantages_of(scores: RewardScores, weights: Sequence[float], config: GRPOConfig) -> Advantages:
+    """Advantages of `scores`, compared as `config` says; one weight for each reward function.
+
+    Raises `ValueError` when rows are no whole number of groups, or weights do not fit.
+    """
+    if config.multi_objective_aggregation == "normalize_then_sum":
+        return gdpo_advantages(scores.per_function, weights, config.group_size)
+    scale = config.scale_rewards if config.advantage_normalization else "none"
+    return compute_advantages(scores.total, config.group_size, scale)
+
+
 def compute_advantages(
     rewards: Sequence[float | None], group_size: int, scale: ScaleRewards = "group"
 ) -> Advantages:
@@ -41,18 +55,52 @@ def compute_advantages(
     A row whose reward is `None` takes no part in mean and spread. Raises `ValueError` when the rows
     are no whole number of groups.
     """
-    if len(rewards) % group_size:
-        raise ValueError(f"{len(rewards)} rewards are no multiple of group_size={group_size}")
-    groups = [rewards[i : i + group_size] for i in range(0, len(rewards), group_size)]
     batch_std = sample_std([r for r in rewards if r is not None])
     values: list[float] = []
     zero_spread: list[bool] = []
-    for group in groups:
+    for group in _groups(rewards, group_size):
         known = [r for r in group if r is not None]
-        flat = len(set(known)) <= 1
+        flat = not has_spread(known)
         zero_spread.append(flat)
         spread = {"group": sample_std(known), "batch": batch_std, "none": None}[scale]
         divisor = 1.0 if spread is None else spread + EPSILON
         mean = mean_of(known)
         values += [0.0 if flat or r is None else (r - mean) / divisor for r in group]
     return Advantages(values, zero_spread)
+
+
+def gdpo_advantages(
+    per_function: Mapping[str, Sequence[float | None]], weights: Sequence[float], group_size: int
+) -> Advantages:
+    """Advantages of several rewards [B], each compared within its group before they are summed.
+
+    GDPO (arXiv 2601.05242) as in TRL: z = (r - mean of group) / (std of group + 1e-4) for each
+    function, s = sum of w·z, A = (s - mean of batch) / (std of batch + 1e-4). Where a function
+    abstains it takes no part in its own statistics nor in the row's sum; a row where all do takes
+    no part at all. The z of a function add up to 0 in each group, whoever abstains, so the mean of
+    the batch is 0 by algebra; leaving it out is what makes a group without spread exactly 0.
+
+    `zero_spread` marks groups that spread in no function of a weight other than 0. Raises
+    `ValueError` when rows are no whole number of groups, or lengths do not agree.
+    """
+    compared = [compute_advantages(column, group_size) for column in per_function.values()]
+    weighted = [
+        [weight * z for z in function.values]
+        for weight, function in zip(weights, compared, strict=True)
+    ]
+    sums = [math.fsum(row) for row in zip(*weighted, strict=True)]
+    rows = zip(*per_function.values(), strict=True)
+    known = [s for s, row in zip(sums, rows, strict=True) if any(r is not None for r in row)]
+    divisor = sample_std(known) + EPSILON
+    flags = [c.zero_spread for c, w in zip(compared, weights, strict=True) if w != 0]
+    num_groups = len(sums) // group_size
+    return Advantages(
+        [s / divisor for s in sums],
+        [all(flag[group] for flag in flags) for group in range(num_groups)],
+    )
+
+
+def _groups(rewards: Sequence[float | None], group_size: int) -> Iterator[Sequence[float | None]]:
+    if len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} rewards are no multiple of group_size={group_size}")
+    return (rewards[i : i + group_size] for i in range(0, len(rewards), group_size))

@@ -14,13 +14,15 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
-from mlx.utils import tree_unflatten
 
+from grpo_trainer import objective_state
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
+from grpo_trainer.objective_state import ObjectiveState
 from grpo_trainer.policy import Policy
+from grpo_trainer.rollout_window import RolloutWindow
 from grpo_trainer.run_conditions import RunConditions
-from grpo_trainer.tensor_file import read_tensors, write_tensors
+from grpo_trainer.tensor_file import read_tree, write_tensors
 from grpo_trainer.trees import leaves
 
 STATE_NAME = "training_state.json"
@@ -72,6 +74,7 @@ class TrainingState(msgspec.Struct, frozen=True, rename="camel"):
     evaluated_step: int | None = None
     """The step of the last evaluation that was recorded."""
     live_settings: dict[str, LiveSetting] = {}
+    objective: ObjectiveState = ObjectiveState()
     conditions: RunConditions | None = None
 
 
@@ -80,8 +83,13 @@ class _FileEntry(msgspec.Struct, frozen=True):
     sha256: str
 
 
-def save_checkpoint(folder: Path, learner: Learner, state: TrainingState) -> None:
-    """Writes `folder` whole, replacing one of that name, or raises `OSError` and leaves it."""
+def save_checkpoint(
+    folder: Path, learner: Learner, state: TrainingState, window: RolloutWindow | None = None
+) -> None:
+    """Writes `folder` whole, replacing one of that name, or raises `OSError` and leaves it.
+
+    `window` are the rollouts that the steps to come still train on.
+    """
     building = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
@@ -89,6 +97,7 @@ def save_checkpoint(folder: Path, learner: Learner, state: TrainingState) -> Non
         _write_weights(building, learner.policy)
         if state.has_optimizer_state:
             write_tensors(building / OPTIMIZER_NAME, dict(leaves(learner.optimizer.state)))
+        objective_state.write(building, learner, window)
         _write_json(building / STATE_NAME, state)
         _write_manifest(building)
         _put_in_place(building, folder)
@@ -108,12 +117,13 @@ def load_checkpoint(folder: Path, learner: Learner) -> TrainingState:
             f"resume={str(folder)!r}: holds no {path.name}, which "
             f"fine_tune_type={policy.fine_tune_type} needs; resume with the settings that wrote it"
         )
-    policy.adopt(_like(policy.weights, read_tensors(path), path))
+    policy.adopt(read_tree(path, like=policy.weights))
     if state.has_optimizer_state:
         path = folder / OPTIMIZER_NAME
-        learner.optimizer.state = _like(learner.optimizer.state, read_tensors(path), path)
+        learner.optimizer.state = read_tree(path, like=learner.optimizer.state)
         mx.eval(learner.optimizer.state)
         learner.updates = int(learner.optimizer.step.item())
+    objective_state.restore(folder, learner, state.objective)
     return state
 
 
@@ -200,20 +210,6 @@ def _write_weights(folder: Path, policy: Policy) -> None:
 def _adapter_config(policy: Policy) -> dict[str, Any]:
     assert policy.lora_parameters is not None
     return {"fine_tune_type": "lora", "model": policy.source.name, **policy.lora_parameters}
-
-
-def _like(wanted: Any, tensors: dict[str, mx.array], path: Path) -> Any:
-    """`tensors` as a tree, if names, shapes and types are those of `wanted`."""
-    shapes = {name: (value.shape, value.dtype) for name, value in leaves(wanted)}
-    found = {name: (value.shape, value.dtype) for name, value in tensors.items()}
-    if shapes != found:
-        name = min(n for n in shapes | found if shapes.get(n) != found.get(n))
-        raise CheckpointError(
-            f"{path}: tensor {name} does not match the model; resume with the settings and the "
-            "model that wrote it"
-        )
-    # In the order of the live tree: sums over all tensors must add up in the same order again.
-    return tree_unflatten([(name, tensors[name]) for name in shapes])
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -4,13 +4,48 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_protocol.messages import Eval
+from grpo_trainer.policy import Policy
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, decode_greedily
+from grpo_trainer.run import Run
 from grpo_trainer.scoring import batch_for_rewards
 from grpo_trainer.summary import known_mean, mean_of
 
 EVAL_BATCH = 64
+
+
+class Evaluator:
+    """Evaluates the policy of one run whenever it is time."""
+
+    def __init__(
+        self, policy: Policy, scorer: Scorer, prompts: Sequence[EncodedPrompt], run: Run
+    ) -> None:
+        self._policy = policy
+        self._scorer = scorer
+        self._prompts = prompts
+        self._run = run
+        self.results: list[Eval] = []
+
+    def evaluate_if_due(self) -> None:
+        """At either end, and every `eval_interval` steps. Raises `Interrupted` on a STOP."""
+        run = self._run
+        interval = run.config.eval_interval
+        at_either_end = run.step in (0, run.plan.total_steps)
+        if not self._prompts or not (at_either_end or (interval and run.step % interval == 0)):
+            return
+        event = evaluate(
+            self._policy.model,
+            self._policy.source.tokenizer,
+            self._prompts,
+            self._scorer,
+            SamplingOptions.of(run.config, self._policy.source.tokenizer),
+            step=run.step,
+            on_progress=lambda done, total: run.reporter.phase(run.step, "evaluating", done, total),
+            should_stop=run.stopping,
+        )
+        self.results.append(event)
+        run.evaluated(event)
 
 
 def evaluate(

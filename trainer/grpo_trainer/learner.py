@@ -1,12 +1,9 @@
-"""One optimizer step from sampled completions: log-probs, loss, gradients, clipping, AdamW.
-
-Shapes: B rows of one micro-batch, T token positions after the first, V vocabulary. Rows are prompt
-and completion padded on the right, where causal attention never looks.
-"""
+"""One optimizer step from sampled completions: log-probs, loss, gradients, clipping, AdamW."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -14,21 +11,34 @@ import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from grpo_protocol.config import GRPOConfig
-from grpo_trainer.loss import Objective, grpo_loss
+from grpo_trainer.distribution import Distribution
+from grpo_trainer.entropy_bonus import EntropyBonus
+from grpo_trainer.gradient_clipping import clip_gradients, tree_norm
+from grpo_trainer.learning_rate import learning_rate_of
+from grpo_trainer.objective.corrections import linear_quantile
+from grpo_trainer.objective.goal import Goal
+from grpo_trainer.objective.step_loss import LossShare, step_loss
+from grpo_trainer.objective.tokens import ScoredTokens
+from grpo_trainer.plan import reuses_rollouts
 from grpo_trainer.policy import Policy
 from grpo_trainer.randomness import derived_seed
+from grpo_trainer.reference import Reference
+from grpo_trainer.token_scores import score_tokens
+from grpo_trainer.training_rows import (
+    MicroBatch,
+    RowTensors,
+    TrainingRow,
+    completion_values,
+    to_tensors,
+)
 from grpo_trainer.trees import leaves, number
-
-DEFAULT_LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
-
-
-@dataclass(frozen=True)
-class TrainingRow:
-    """One completion to learn from: the very ids that were read and sampled."""
-
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    advantage: float
+from grpo_trainer.update_metrics import (
+    RowArrays,
+    describe_update,
+    evaluated,
+    joined,
+    token_mean,
+)
 
 
 @dataclass(frozen=True)
@@ -40,30 +50,28 @@ class UpdateResult:
     """L2 norm of the whole accumulated gradient, before clipping."""
     applied: bool
     """False when there was nothing to learn or the gradient was not finite."""
-    entropy: float | None
-    """Mean over completion tokens, in nats, at the sampling temperature."""
-    clip_ratio_low: float
-    clip_ratio_high: float
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Under TRL's names; empty when there was nothing to learn."""
 
 
-class _Tensors(NamedTuple):
-    inputs_B_T: mx.array
-    targets_B_T: mx.array
-    mask_B_T: mx.array
-    advantages_B: mx.array
+class StepGradient(NamedTuple):
+    """Loss and gradients of a whole step, before clipping."""
+
+    loss: mx.array
+    policy_loss: mx.array
+    gradients: Any
+    rows: RowArrays
 
 
-class _Sums(NamedTuple):
-    """Per micro-batch, summed over the step."""
+def scoring_distribution(config: GRPOConfig) -> Distribution:
+    """The distribution that training scores tokens under.
 
-    entropy: mx.array
-    clipped_low: mx.array
-    clipped_high: mx.array
-
-
-def learning_rate_of(config: GRPOConfig) -> float:
-    """The learning rate in force, with the default of the kind of fine-tuning."""
-    return config.learning_rate or DEFAULT_LEARNING_RATES[config.fine_tune_type]
+    It is the one they were drawn from, as long as the weights are those that drew them. Which
+    tokens a filter leaves depends on the weights, so for rollouts that are used again it is left
+    out.
+    """
+    distribution = Distribution.of(config)
+    return distribution.without_filters() if reuses_rollouts(config) else distribution
 
 
 class Learner:
@@ -81,130 +89,155 @@ class Learner:
         self.optimizer.init(policy.weights)
         self.updates = 0
         """Optimizer steps applied, those before a resume included."""
+        self.reference = Reference(policy) if config.kl_coef else None
+        self.entropy_bonus = EntropyBonus(config)
+
+    def with_logprobs(self, batch: MicroBatch, config: GRPOConfig) -> list[TrainingRow]:
+        """`batch` with what has to be known of it before the weights move.
+
+        That is the reference's log-probs for a KL term, and the policy's own when the rows will be
+        used after an update.
+        """
+        rows = list(batch)
+        if rows and reuses_rollouts(config):
+            rows = _filled(rows, "old_logprobs", self._logprobs(rows, config))
+        if rows and self.reference is not None:
+            with self.reference.in_place():
+                rows = _filled(rows, "ref_logprobs", self._logprobs(rows, config))
+        return rows
 
     def update(
-        self, micro_batches: Sequence[Sequence[TrainingRow]], config: GRPOConfig, step: int
+        self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, step: int
     ) -> UpdateResult:
         """Accumulates the gradients of `micro_batches` and takes one optimizer step.
 
         Rows whose group had no spread count in every mean, but when no row has an advantage the
         weights stay as they are, weight decay and moments included.
         """
-        rows = [row for batch in micro_batches for row in batch]
-        if not any(row.advantage for row in rows):
-            return UpdateResult(0.0, 0.0, False, None, 0.0, 0.0)
-        tokens = sum(len(row.completion_ids) for row in rows)
-        objective = _objective(config, len(rows), tokens, len(micro_batches))
+        batches = [batch for batch in micro_batches if batch]
+        if any(row.advantage for batch in batches for row in batch):
+            result = self._update(batches, config, step)
+        else:
+            result = UpdateResult(0.0, 0.0, applied=False)
+        interval = config.ref_sync_interval
+        if self.reference is not None and interval and step % interval == 0:
+            self.reference.move_towards_policy(config.ref_mixup_alpha)
+        return result
+
+    def _update(
+        self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, step: int
+    ) -> UpdateResult:
         mx.random.seed(derived_seed(config.seed, "dropout", step))
-        loss, gradients, sums = self._accumulate(micro_batches, objective, config.temperature)
+        found = self.gradient(micro_batches, config)
         gradients, norm = clip_gradients(
-            gradients, config.gradient_clip_norm, config.gradient_clip_value
+            found.gradients, config.gradient_clip_norm, config.gradient_clip_value
         )
-        mx.eval(loss, gradients, norm, sums)
-        applied = math.isfinite(number(norm)) and math.isfinite(number(loss))
+        mx.eval(gradients, norm)
+        metrics = describe_update(found.rows)
+        applied = math.isfinite(number(norm)) and math.isfinite(number(found.loss))
+        if config.entropy_coef or config.adaptive_entropy:
+            metrics["policy_loss"] = number(found.policy_loss)
+            metrics["entropy_coef"] = self.entropy_bonus.weight(config)
         if applied:
-            self.optimizer.learning_rate = learning_rate_of(config)
-            self.policy.adopt(self.optimizer.apply_gradients(gradients, self.policy.weights))
-            mx.eval(self.optimizer.state)
-            self.updates += 1
+            metrics["weight_delta"] = self._apply(gradients, config)
+            self.entropy_bonus.observe(token_mean(found.rows, "effective_entropy"), config)
         else:
             self.policy.adopt(self.policy.weights)
-        return UpdateResult(
-            loss=number(loss),
-            gradient_norm=number(norm),
-            applied=applied,
-            entropy=number(sums.entropy) / tokens,
-            clip_ratio_low=number(sums.clipped_low) / tokens,
-            clip_ratio_high=number(sums.clipped_high) / tokens,
-        )
+        return UpdateResult(number(found.loss), number(norm), applied, metrics)
+
+    def gradient(self, micro_batches: Sequence[MicroBatch], config: GRPOConfig) -> StepGradient:
+        """Loss and gradients summed over the micro-batches; the weights stay as they are."""
+        tensors = [to_tensors(batch) for batch in micro_batches]
+        goal = self._goal(micro_batches, tensors, config)
+
+        def share(weights: dict[str, Any], batch: RowTensors) -> tuple[mx.array, LossShare]:
+            self.policy.install(weights)
+            found = step_loss(self._scored(batch, goal), goal)
+            return found.loss, found
+
+        gradient_of = mx.value_and_grad(share)
+        self.policy.model.train()
+        total: Any = None
+        sums = []
+        for batch in tensors:
+            (loss, found), gradients = gradient_of(self.policy.weights, batch)
+            part = (loss, found.policy_loss, gradients)
+            total = part if total is None else tree_map(mx.add, total, part)
+            # A sum left lazy would keep the gradients of every micro-batch until the last.
+            mx.eval(total)
+            sums.append(evaluated(found.sums))
+        self.policy.model.eval()
+        loss, policy_loss, gradients = total
+        return StepGradient(loss, policy_loss, gradients, joined(sums))
 
     def is_finite(self) -> bool:
         """Whether every trained weight is a finite number."""
         return all(bool(mx.isfinite(w).all()) for _, w in leaves(self.policy.weights))
 
-    def _accumulate(
-        self,
-        micro_batches: Sequence[Sequence[TrainingRow]],
-        objective: Objective,
-        temperature: float,
-    ) -> tuple[mx.array, Any, _Sums]:
-        """Sums of loss, gradients and counts over the micro-batches."""
+    def _goal(
+        self, batches: Sequence[MicroBatch], tensors: Sequence[RowTensors], config: GRPOConfig
+    ) -> Goal:
+        rows = [row for batch in batches for row in batch]
+        goal = Goal(
+            config=config,
+            total_rows=len(rows),
+            total_tokens=sum(len(row.completion_ids) for row in rows),
+            num_micro_batches=len(tensors),
+            entropy_coef=self.entropy_bonus.weight(config),
+        )
+        if config.top_entropy_quantile == 1:
+            return goal
+        entropies: list[float] = []
+        for batch, padded in zip(batches, tensors, strict=True):
+            _, entropy = score_tokens(self.policy.model, padded, scoring_distribution(config))
+            entropies += chain.from_iterable(completion_values(entropy, batch))
+        values = mx.array(entropies)
+        # The forward pass with gradients may differ from this one in the last bit.
+        threshold = linear_quantile(values, 1 - config.top_entropy_quantile) - 1e-6
+        kept = int(number((values >= threshold).sum()))
+        return replace(goal, entropy_threshold=threshold, entropy_tokens=kept)
 
-        def share(weights: dict[str, Any], batch: _Tensors) -> tuple[mx.array, _Sums]:
-            self.policy.install(weights)
-            logprobs, entropy = score_tokens(self.policy.model, batch, temperature)
+    def _scored(self, batch: RowTensors, goal: Goal) -> ScoredTokens:
+        logprobs, entropy = score_tokens(
+            self.policy.model,
+            batch,
+            scoring_distribution(goal.config),
+            entropy_gradient=bool(goal.entropy_coef),
+        )
+        old = batch.old_logprobs_B_T
+        if old is None:
             old = mx.stop_gradient(logprobs)  # sampled by these very weights: the ratio is 1
-            parts = grpo_loss(logprobs, old, batch.advantages_B, batch.mask_B_T, objective)
-            return parts.loss, _Sums(entropy, parts.clipped_low, parts.clipped_high)
+        sampling = batch.sampling_logprobs_B_T
+        return ScoredTokens(
+            logprobs_B_T=logprobs,
+            entropy_B_T=entropy,
+            old_logprobs_B_T=old,
+            sampling_logprobs_B_T=old if sampling is None else sampling,
+            ref_logprobs_B_T=batch.ref_logprobs_B_T,
+            advantages_B=batch.advantages_B,
+            mask_B_T=batch.mask_B_T,
+        )
 
-        gradient_of = mx.value_and_grad(share)
-        self.policy.model.train()
-        total: Any = None
-        for batch in micro_batches:
-            (loss, sums), gradients = gradient_of(self.policy.weights, _to_tensors(batch))
-            part = (loss, gradients, sums)
-            total = part if total is None else tree_map(mx.add, total, part)
-            # A sum left lazy would keep the gradients of every micro-batch until the last.
-            mx.eval(total)
-        self.policy.model.eval()
-        loss, gradients, sums = total
-        return loss, gradients, _Sums(*sums)
+    def _logprobs(self, rows: MicroBatch, config: GRPOConfig) -> list[list[float]]:
+        logprobs, _ = score_tokens(
+            self.policy.model, to_tensors(rows), scoring_distribution(config)
+        )
+        return completion_values(logprobs, rows)
 
-
-def score_tokens(model: Any, batch: _Tensors, temperature: float) -> tuple[mx.array, mx.array]:
-    """Log-probs [B, T] of the target ids at `temperature`, in float32, and the summed entropy."""
-    logits = model(batch.inputs_B_T).astype(mx.float32) / temperature
-    normalizer = mx.logsumexp(logits, axis=-1)
-    chosen = mx.take_along_axis(logits, batch.targets_B_T[..., None], axis=-1)[..., 0]
-    still = mx.stop_gradient(logits)
-    probabilities = mx.softmax(still, axis=-1)
-    entropy_B_T = mx.stop_gradient(normalizer) - (probabilities * still).sum(axis=-1)
-    return chosen - normalizer, (entropy_B_T * batch.mask_B_T).sum()
-
-
-def clip_gradients(
-    gradients: Any, max_norm: float | None, max_value: float | None
-) -> tuple[Any, mx.array]:
-    """Gradients clipped by element, then as a whole by L2 norm; with the norm before clipping."""
-    norm = mx.sqrt(sum((g.square().sum() for _, g in leaves(gradients)), mx.array(0.0)))
-    if max_value is not None:
-        gradients = tree_map(lambda g: mx.clip(g, -max_value, max_value), gradients)
-    if max_norm is None:
-        return gradients, norm
-    current = norm
-    if max_value is not None:
-        squares = (g.square().sum() for _, g in leaves(gradients))
-        current = mx.sqrt(sum(squares, mx.array(0.0)))
-    factor = mx.minimum(1.0, max_norm / (current + 1e-6))
-    return tree_map(lambda g: g * factor, gradients), norm
+    def _apply(self, gradients: Any, config: GRPOConfig) -> float:
+        """Moves the weights; the L2 norm of the move."""
+        before = self.policy.weights
+        self.optimizer.learning_rate = learning_rate_of(config)
+        after = self.optimizer.apply_gradients(gradients, before)
+        delta = tree_norm(tree_map(mx.subtract, after, before))
+        self.policy.adopt(after)
+        mx.eval(self.optimizer.state, delta)
+        self.updates += 1
+        return number(delta)
 
 
-def _objective(config: GRPOConfig, rows: int, tokens: int, micro_batches: int) -> Objective:
-    return Objective(
-        loss_type=config.loss_type,
-        epsilon_low=config.clip_epsilon,
-        epsilon_high=config.clip_epsilon_high or config.clip_epsilon,
-        max_completion_length=config.max_completion_length,
-        total_rows=rows,
-        total_tokens=tokens,
-        num_micro_batches=micro_batches,
-    )
-
-
-def _to_tensors(rows: Sequence[TrainingRow]) -> _Tensors:
-    """Right-padded ids; the mask is 1 where the target is a token of the completion."""
-    length = max(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    ids, mask = [], []
-    for row in rows:
-        sequence = row.prompt_ids + row.completion_ids
-        padding = length - len(sequence)
-        ids.append(sequence + [0] * padding)
-        prompt_targets = len(row.prompt_ids) - 1
-        mask.append([0.0] * prompt_targets + [1.0] * len(row.completion_ids) + [0.0] * padding)
-    ids_B_T = mx.array(ids)
-    return _Tensors(
-        inputs_B_T=ids_B_T[:, :-1],
-        targets_B_T=ids_B_T[:, 1:],
-        mask_B_T=mx.array(mask),
-        advantages_B=mx.array([row.advantage for row in rows]),
-    )
+def _filled(
+    rows: Sequence[TrainingRow], name: str, values: Sequence[list[float]]
+) -> list[TrainingRow]:
+    pairs = zip(rows, values, strict=True)
+    return [replace(row, **{name: numbers}) for row, numbers in pairs]  # type: ignore[arg-type]

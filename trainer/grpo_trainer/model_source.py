@@ -9,6 +9,7 @@ from mlx_lm.utils import load_model as load_mlx_model
 from mlx_lm.utils import load_tokenizer
 
 from grpo_protocol import ConfigError
+from grpo_trainer.end_tokens import end_token_ids
 from grpo_trainer.errors import ModelError
 
 _TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "vocab.json")
@@ -21,6 +22,7 @@ class LoadedModel:
 
     model: Any
     tokenizer: Any
+    """Its `eos_token_ids` are all tokens that end a completion."""
     config: dict[str, Any]
     folder: Path
     name: str
@@ -54,14 +56,24 @@ def _is_hub_id(model: str) -> bool:
 
 def load_model(name: str, on_status: Callable[[str], None]) -> LoadedModel:
     """Loads weights and tokenizer. Raises `ModelError` with one line that says what to do."""
+    from huggingface_hub.errors import StrictDataclassError
+
     check_model_name(name)
     folder = Path(name).expanduser()
     if not folder.is_dir():
         folder = _download(name, on_status)
     try:
         model, config = load_mlx_model(folder)
-        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-    except (ValueError, OSError, KeyError, TypeError, RuntimeError) as error:
+        tokenizer = load_tokenizer(folder)
+        tokenizer.eos_token_ids = end_token_ids(folder, tokenizer)
+    except (
+        ValueError,
+        OSError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        StrictDataclassError,  # transformers checks the types of config.json's values
+    ) as error:
         raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
     return LoadedModel(model, tokenizer, config, folder, name)
 

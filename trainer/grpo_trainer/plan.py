@@ -1,11 +1,48 @@
-"""Which prompts each optimizer step takes, derived from the step number alone."""
+"""Which prompts each optimizer step takes, and which steps share a rollout.
+
+Everything is derived from the step number alone. A window is one sampling phase and the steps
+that it feeds: its prompts are shared out over some steps, which are made `num_iterations` times.
+"""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from grpo_protocol.config import GRPOConfig
 from grpo_trainer.dataset import epoch_order
+
+PLAN_SETTINGS = (
+    "batch_size",
+    "gradient_accumulation_steps",
+    "num_iterations",
+    "steps_per_generation",
+    "seed",
+    "shuffle",
+)
+"""Config keys that decide, with the size of the dataset, what each step trains on."""
+
+
+@dataclass(frozen=True)
+class PlannedWindow:
+    """One sampling phase."""
+
+    first_step: int
+    """Number of the step before which it happens."""
+    shares: list[list[int]]
+    """For each step of one iteration the rows of the dataset that it trains on."""
+    iterations: int = 1
+    """How often each share is trained on."""
+
+    @property
+    def prompts(self) -> list[int]:
+        """All of them, in the order in which they are sampled."""
+        return [row for share in self.shares for row in share]
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether it feeds more steps than one."""
+        return len(self.shares) * self.iterations > 1
 
 
 @dataclass(frozen=True)
@@ -15,8 +52,21 @@ class PlannedStep:
     number: int
     epoch: int
     in_epoch: int
-    prompts: list[int]
-    """Rows of the dataset, in the order in which they are sampled."""
+    window: PlannedWindow
+    share: int
+    """Which of the window's shares it trains on."""
+    iteration: int
+    """How many times that share was trained on before."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether new rollouts are due."""
+        return self.number == self.window.first_step
+
+    @property
+    def prompts(self) -> list[int]:
+        """Rows of the dataset, in the order in which they are sampled."""
+        return self.window.shares[self.share]
 
 
 @dataclass(frozen=True)
@@ -33,7 +83,8 @@ class TrainingPlan:
     @property
     def steps_per_epoch(self) -> int:
         """The last step of an epoch may take fewer prompts."""
-        return math.ceil(self.num_prompts / self.prompts_per_step)
+        shares = math.ceil(self.num_prompts / self.prompts_per_step)
+        return shares * self.config.num_iterations
 
     @property
     def total_steps(self) -> int:
@@ -45,13 +96,51 @@ class TrainingPlan:
 
     def steps(self, done: int = 0) -> Iterator[PlannedStep]:
         """The steps that remain after `done` of them."""
-        for index in range(done, self.total_steps):
-            epoch, in_epoch = divmod(index, self.steps_per_epoch)
-            order = epoch_order(self.num_prompts, self.config.seed, epoch, self.config.shuffle)
-            start = in_epoch * self.prompts_per_step
-            rows = order[start : start + self.prompts_per_step]
-            yield PlannedStep(index + 1, epoch, in_epoch + 1, rows)
+        return map(self.step_after, range(done, self.total_steps))
+
+    def step_after(self, done: int) -> PlannedStep:
+        """The step after `done` of them, be it beyond the last: the run may be made longer."""
+        epoch, in_epoch = divmod(done, self.steps_per_epoch)
+        full = _shares_per_window(self.config) * self.config.num_iterations
+        in_window = in_epoch % full
+        window = self._window(epoch, in_epoch - in_window)
+        iteration, share = divmod(in_window, len(window.shares))
+        return PlannedStep(done + 1, epoch, in_epoch + 1, window, share, iteration)
+
+    def starts_window(self, done: int) -> bool:
+        """Whether the step after `done` of them samples anew."""
+        return self.step_after(done).samples
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, in which `step` optimizer steps done leave the run."""
         return min(step // self.steps_per_epoch, self.total_epochs - 1)
+
+    def _window(self, epoch: int, start: int) -> PlannedWindow:
+        """The window whose first step is the `start`-th of `epoch`, both from 0."""
+        size = self.prompts_per_step
+        first_share = start // self.config.num_iterations
+        order = _order(self.num_prompts, self.config.seed, epoch, self.config.shuffle)
+        shares = [
+            order[share * size : (share + 1) * size]
+            for share in range(first_share, first_share + _shares_per_window(self.config))
+        ]
+        first_step = epoch * self.steps_per_epoch + start + 1
+        return PlannedWindow(
+            first_step, [share for share in shares if share], self.config.num_iterations
+        )
+
+
+def reuses_rollouts(config: GRPOConfig) -> bool:
+    """Whether some rollouts are trained on by weights other than those that sampled them."""
+    return config.num_iterations > 1 or _shares_per_window(config) > 1
+
+
+# Every step asks for it, and for 100,000 rows it takes tenths of a second.
+@lru_cache(maxsize=2)
+def _order(num_prompts: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
+    return epoch_order(num_prompts, seed, epoch, shuffle)
+
+
+def _shares_per_window(config: GRPOConfig) -> int:
+    per_step = config.gradient_accumulation_steps
+    return (config.steps_per_generation or per_step) // per_step

@@ -10,7 +10,11 @@ from grpo_protocol.messages import LogLevel
 from grpo_trainer import checkpoint
 from grpo_trainer.checkpoint import DatasetState, LiveSetting, TrainingState
 from grpo_trainer.errors import CheckpointError
-from grpo_trainer.learner import Learner, learning_rate_of
+from grpo_trainer.learner import Learner
+from grpo_trainer.learning_rate import learning_rate_of
+from grpo_trainer.objective_state import read_window
+from grpo_trainer.plan import TrainingPlan
+from grpo_trainer.rollout_window import RolloutWindow
 from grpo_trainer.run_conditions import conditions_of, differences
 
 
@@ -20,6 +24,8 @@ class Resumption(msgspec.Struct):
     config: GRPOConfig
     """With the settings that people had changed while the earlier run trained."""
     state: TrainingState | None = None
+    window: RolloutWindow | None = None
+    """Rollouts that the steps to come still train on."""
     restored: list[str] = []
     """Keys of those settings."""
     notes: list[tuple[LogLevel, str]] = []
@@ -36,7 +42,13 @@ def effective_config(config: GRPOConfig, folder: Path) -> GRPOConfig:
     )
 
 
-def resume(folder: Path, config: GRPOConfig, dataset: DatasetState, learner: Learner) -> Resumption:
+def resume(
+    folder: Path,
+    config: GRPOConfig,
+    dataset: DatasetState,
+    learner: Learner,
+    plan: TrainingPlan,
+) -> Resumption:
     """Loads the checkpoint to go on from, if one is asked for and there is one.
 
     `config` is effective. Raises `CheckpointError` before anything in `folder` is touched.
@@ -56,7 +68,10 @@ def resume(folder: Path, config: GRPOConfig, dataset: DatasetState, learner: Lea
             f"resume={str(path)!r}: was written with another dataset ({state.dataset.size} rows, "
             f"now {dataset.size}, or other contents); resume with the data it was trained on"
         )
-    result = Resumption(config, state, [], [("info", f"resumed from {path} at {state.step} steps")])
+    written_with = state.conditions.settings if state.conditions else {}
+    window = read_window(path, state.step, plan, written_with)
+    note = f"resumed from {path} at {state.step} steps"
+    result = Resumption(config, state, window, notes=[("info", note)])
     _restore_settings(result, state)
     _compare_conditions(result, state)
     return result

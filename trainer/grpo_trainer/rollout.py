@@ -2,23 +2,39 @@
 
 Each prompt is prefilled once; its cache is copied to the rows of its group. Rows that ended leave
 the batch, so the tail of a long completion does not drag the others along. Shapes: P prompts, G
-completions each, B = P·G rows still decoding, V vocabulary.
+completions each, B = P·G rows still decoding, V vocabulary, H tokens that penalties look back on.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
+from grpo_protocol.config import GRPOConfig
 from grpo_protocol.messages import FinishReason
+from grpo_trainer.distribution import Distribution, last_tokens
+from grpo_trainer.prompt_reading import read_prompts
 from grpo_trainer.randomness import token_keys
+from grpo_trainer.row_endings import Ending, Endings
 
-PREFILL_CHUNK = 2048
 
-NextToken = Callable[[mx.array, int, mx.array], mx.array]
-"""From logits [B, V], the position and the row numbers [B] to token ids [B]."""
+class _Drawn(NamedTuple):
+    """One token for each row [B]; log-probabilities [B] unless it was simply the best."""
+
+    tokens_B: mx.array
+    logprobs_B: mx.array | None = None
+
+
+class _State(NamedTuple):
+    """What the next token of each row depends on."""
+
+    logits_B_V: mx.array
+    history_B_H: mx.array | None
+
+
+Draw = Callable[[_State, int, mx.array], _Drawn]
+"""From the state, the position and the row numbers [B] to one token for each row."""
 
 
 class Interrupted(Exception):
@@ -27,10 +43,14 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Completion:
-    """The ids that were sampled for one row, EOS included, and why it ended."""
+    """The ids that were sampled for one row, those that ended it included, and why it ended."""
 
     token_ids: list[int]
     finish_reason: FinishReason
+    logprobs: list[float] = field(default_factory=list)
+    """Of each id under the distribution that it was drawn from, in nats; empty when greedy."""
+    stop_text: str | None = None
+    """The stop string that ended it; None for an end token and for every other reason."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +58,19 @@ class SamplingOptions:
     """How the next token is chosen and when a row ends."""
 
     max_tokens: int
-    temperature: float
-    eos_ids: frozenset[int]
+    distribution: Distribution = field(default_factory=Distribution)
+    endings: Endings = field(default_factory=Endings)
     seed: int = 0
+
+    @classmethod
+    def of(cls, config: GRPOConfig, tokenizer: Any) -> "SamplingOptions":
+        """As `config` says, for a model with this tokenizer."""
+        return cls(
+            max_tokens=config.max_completion_length,
+            distribution=Distribution.of(config),
+            endings=Endings.of(config, tokenizer),
+            seed=config.seed,
+        )
 
 
 def sample_groups(
@@ -63,10 +93,13 @@ def sample_groups(
     rows = range(first_row, first_row + num_rows)
     keys_B_T = token_keys(options.seed, step, rows, options.max_tokens)
 
-    def sample(logits: mx.array, position: int, rows: mx.array) -> mx.array:
-        return _categorical(logits / options.temperature, keys_B_T[rows, position])
+    def draw(state: _State, position: int, rows: mx.array) -> _Drawn:
+        logits = options.distribution.logits(state.logits_B_V, state.history_B_H)
+        tokens = _categorical(logits, keys_B_T[rows, position])
+        chosen = mx.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
+        return _Drawn(tokens, chosen - mx.logsumexp(logits, axis=-1))
 
-    return _decode(model, prompts, group_size, options, sample, on_token, should_stop)
+    return _decode(model, prompts, group_size, options, draw, on_token, should_stop)
 
 
 def decode_greedily(
@@ -76,10 +109,14 @@ def decode_greedily(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Completion]:
-    """The most likely completion of each prompt, one row each."""
+    """The completion of each prompt that takes the best token every time, one row each.
 
-    def best(logits: mx.array, position: int, rows: mx.array) -> mx.array:
-        return mx.argmax(logits, axis=-1)
+    Of `options.distribution` only the penalties count.
+    """
+
+    def best(state: _State, position: int, rows: mx.array) -> _Drawn:
+        scores = options.distribution.penalized(state.logits_B_V, state.history_B_H)
+        return _Drawn(mx.argmax(scores, axis=-1))
 
     return _decode(model, prompts, 1, options, best, lambda done, total: None, should_stop)
 
@@ -92,90 +129,94 @@ def _categorical(logits: mx.array, keys: mx.array) -> mx.array:
     return draw(logits, keys)
 
 
+class _Row:
+    """A completion in the making."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.ending = Ending("length")
+
+    def finished(self) -> Completion:
+        return Completion(self.token_ids, self.ending.reason, self.logprobs, self.ending.stop_text)
+
+
 def _decode(
     model: Any,
     prompts: Sequence[Sequence[int]],
     group_size: int,
     options: SamplingOptions,
-    next_token: NextToken,
+    draw: Draw,
     on_token: Callable[[int, int], None],
     should_stop: Callable[[], bool],
 ) -> list[Completion]:
-    num_rows = len(prompts) * group_size
-    token_ids: list[list[int]] = [[] for _ in range(num_rows)]
-    reasons: list[FinishReason] = ["length"] * num_rows
-    active = list(range(num_rows))
-    logits, cache = _prefill(model, prompts, group_size)
-    tokens = next_token(logits, 0, mx.array(active))
+    rows = [_Row() for _ in range(len(prompts) * group_size)]
+    active = list(range(len(rows)))
+    logits, cache = read_prompts(model, prompts, group_size)
+    history = _prompt_history(prompts, group_size, options.distribution.history_size)
+    drawn = draw(_State(logits, history), 0, mx.array(active))
     for position in range(options.max_tokens):
         following = None
         if position + 1 < options.max_tokens:
             # The next step is queued before this one's tokens are looked at, so that the device
             # does not wait for Python.
-            logits = model(tokens[:, None], cache=cache)[:, -1].astype(mx.float32)
-            following = next_token(logits, position + 1, mx.array(active))
-            mx.async_eval(following)
-        going = _append(_to_list(tokens), active, token_ids, reasons, options.eos_ids)
-        on_token(num_rows - len(going), num_rows)
+            logits = model(drawn.tokens_B[:, None], cache=cache)[:, -1]
+            history = _with_tokens(history, drawn.tokens_B)
+            following = draw(_State(logits, history), position + 1, mx.array(active))
+            mx.async_eval(*following)
+        going = _append(drawn, [rows[row] for row in active], options.endings)
+        on_token(len(rows) - len(going), len(rows))
         if should_stop():
             raise Interrupted
         if not going or following is None:
             break
-        tokens, active = _drop_ended(following, active, going, cache)
-    return [Completion(ids, reason) for ids, reason in zip(token_ids, reasons, strict=True)]
+        drawn = following
+        if len(going) < len(active):
+            drawn, history = _keep(going, drawn, history, cache)
+            active = [active[place] for place in going]
+    return [row.finished() for row in rows]
 
 
-def _to_list(tokens: mx.array) -> list[int]:
-    return cast("list[int]", tokens.tolist())
-
-
-def _append(
-    tokens: list[int],
-    active: list[int],
-    token_ids: list[list[int]],
-    reasons: list[FinishReason],
-    eos_ids: frozenset[int],
-) -> list[int]:
-    """Stores one token for each active row; returns places in `active` that go on."""
+def _append(drawn: _Drawn, rows: Sequence[_Row], endings: Endings) -> list[int]:
+    """Stores one token for each of the active rows; returns the places of those that go on."""
     going = []
-    for place, (row, token) in enumerate(zip(active, tokens, strict=True)):
-        token_ids[row].append(token)
-        if token in eos_ids:
-            reasons[row] = "stop"
-        else:
+    tokens = cast("list[int]", drawn.tokens_B.tolist())
+    for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        row.token_ids.append(token)
+        ending = endings.after(row.token_ids)
+        if ending is None:
             going.append(place)
+        else:
+            row.ending = ending
+    if drawn.logprobs_B is not None:
+        logprobs = cast("list[float]", drawn.logprobs_B.tolist())
+        for row, logprob in zip(rows, logprobs, strict=True):
+            row.logprobs.append(logprob)
     return going
 
 
-def _drop_ended(
-    tokens: mx.array, active: list[int], going: list[int], cache: list[Any]
-) -> tuple[mx.array, list[int]]:
-    if len(going) == len(active):
-        return tokens, active
+def _keep(
+    going: list[int], drawn: _Drawn, history: mx.array | None, cache: list[Any]
+) -> tuple[_Drawn, mx.array | None]:
+    """Takes the rows that ended out of everything that has a row for each."""
     keep = mx.array(going)
     for layer in cache:
         layer.filter(keep)
-    return tokens[keep], [active[place] for place in going]
+    logprobs = None if drawn.logprobs_B is None else drawn.logprobs_B[keep]
+    return _Drawn(drawn.tokens_B[keep], logprobs), None if history is None else history[keep]
 
 
-def _prefill(
-    model: Any, prompts: Sequence[Sequence[int]], group_size: int
-) -> tuple[mx.array, list[Any]]:
-    """Logits [B, V] after each prompt, and a batched cache for every layer.
-
-    Prompts of different lengths never share a forward pass, so none ever attends to padding.
-    """
-    read = [_prefill_one(model, prompt) for prompt in prompts]
-    logits = mx.concatenate([logits for logits, _ in read for _ in range(group_size)])
-    rows = [cache for _, cache in read for _ in range(group_size)]
-    return logits, [layer[0].merge(list(layer)) for layer in zip(*rows, strict=True)]
+def _prompt_history(
+    prompts: Sequence[Sequence[int]], group_size: int, size: int
+) -> mx.array | None:
+    """[B, H]: the last tokens of each row's prompt; None when nothing looks back."""
+    if not size:
+        return None
+    return mx.array([last_tokens(list(ids), size) for ids in prompts for _ in range(group_size)])
 
 
-def _prefill_one(model: Any, prompt: Sequence[int]) -> tuple[mx.array, list[Any]]:
-    cache = make_prompt_cache(model)
-    ids = mx.array(list(prompt))[None]
-    while ids.shape[1] > PREFILL_CHUNK:
-        model(ids[:, :PREFILL_CHUNK], cache=cache)
-        mx.eval([layer.state for layer in cache])
-        ids = ids[:, PREFILL_CHUNK:]
-    return model(ids, cache=cache)[:, -1].astype(mx.float32), cache
+def _with_tokens(history: mx.array | None, tokens_B: mx.array) -> mx.array | None:
+    """The history one token later."""
+    if history is None:
+        return None
+    return mx.concatenate([history[:, 1:], tokens_B[:, None].astype(history.dtype)], axis=1)

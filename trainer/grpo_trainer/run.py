@@ -29,11 +29,13 @@ from grpo_trainer.control import Pending
 from grpo_trainer.epochs import EpochTracker
 from grpo_trainer.errors import TrainingError
 from grpo_trainer.learner import Learner
+from grpo_trainer.objective_state import state_of
 from grpo_trainer.output.recorder import NullRecorder, Recorder
 from grpo_trainer.output.run_log import RunLog
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.resuming import Resumption, effective_config, live_settings
+from grpo_trainer.rollout_window import RolloutWindow
 from grpo_trainer.run_conditions import conditions_of
 from grpo_trainer.run_saving import RunSaver
 from grpo_trainer.session import Session
@@ -70,6 +72,8 @@ class Run:
         """Prompt and completion tokens of all steps done."""
         self.evaluated_step = state.evaluated_step if state else None
         """The step of the last evaluation that was recorded."""
+        self.window = resumption.window
+        """The rollouts that the steps to come may still train on."""
         self.watch = Stopwatch()
         self._start_config = start_config
         self._dataset = dataset
@@ -94,6 +98,7 @@ class Run:
             run_id=self._run_id,
             done=self.step,
             describe=self._state,
+            window_due=self._window_due,
         )
 
     # --- between steps
@@ -189,6 +194,12 @@ class Run:
         """Begins the epoch of `planned` unless it is under way."""
         self._epochs.enter(planned)
 
+    def window_of(self, planned: PlannedStep) -> RolloutWindow:
+        """The rollouts that `planned` trains on."""
+        assert self.window is not None
+        assert self.window.first_step == planned.window.first_step
+        return self.window
+
     def scored(
         self, planned: PlannedStep, generations: Sequence[Generation], texts: Sequence[str]
     ) -> None:
@@ -261,6 +272,9 @@ class Run:
             return signal.Signals(self._control.signal_number).name
         return "STOP" if self._stop is not None else None
 
+    def _window_due(self) -> RolloutWindow | None:
+        return None if self.plan.starts_window(self.step) else self.window
+
     def _state(self) -> TrainingState:
         return TrainingState(
             step=self.step,
@@ -273,5 +287,6 @@ class Run:
             num_tokens=self.tokens_seen,
             evaluated_step=self.evaluated_step,
             live_settings=live_settings(self._start_config, self.config),
+            objective=state_of(self._learner, adaptive_entropy=self.config.adaptive_entropy),
             conditions=conditions_of(self.config),
         )

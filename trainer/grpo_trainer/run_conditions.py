@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,11 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 
-from grpo_protocol.config import GRPOConfig
+from grpo_protocol.config import GRPOConfig, config_keys
 
 _PACKAGES = ("grpo-tui", "mlx", "mlx-lm")
-_SETTINGS = (
-    "seed",
-    "batch_size",
-    "group_size",
-    "gradient_accumulation_steps",
-    "shuffle",
-    "learning_rate",
-)
+# The data are known by their contents, and a run may be made longer.
+_OF_NO_STEP = ("model_name", "data", "eval_data", "reward_timeout", "num_epochs", "max_steps")
 _BLAS = re.compile(r"/(lib(?:openblas|mkl_rt|blis)[^/\s]*)$", re.MULTILINE)
 
 
@@ -33,7 +28,7 @@ class RunConditions(msgspec.Struct, frozen=True, rename="camel"):
     blas: str
     threads: str
     settings: dict[str, Any]
-    """Those that decide which prompts a step takes and how far it goes."""
+    """Those that decide what a step trains on and what it does."""
 
 
 def conditions_of(config: GRPOConfig) -> RunConditions:
@@ -43,8 +38,15 @@ def conditions_of(config: GRPOConfig) -> RunConditions:
         device=str(mx.default_device()),
         blas=_blas(),
         threads=_threads(),
-        settings={name: getattr(config, name) for name in _SETTINGS},
+        settings={name: getattr(config, name) for name in _settings()},
     )
+
+
+@cache
+def _settings() -> list[str]:
+    return [
+        key.name for key in config_keys() if key.group != "Output" and key.name not in _OF_NO_STEP
+    ]
 
 
 def differences(before: RunConditions, now: RunConditions) -> list[str]:

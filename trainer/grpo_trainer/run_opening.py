@@ -36,7 +36,7 @@ def open_run(
     """
     dataset = DatasetState(len(examples), dataset_hash(list(examples)))
     effective = effective_config(config, session.folder)
-    resumption = resume(session.folder, effective, dataset, learner)
+    resumption = resume(session.folder, effective, dataset, learner, plan)
     recorder: Recorder | NullRecorder = NullRecorder()
     run: Run | None = None
     with ExitStack() as stack:

@@ -29,8 +29,31 @@ def batch_for_rewards(
 
 
 def completion_text(completion: Completion, tokenizer: Any) -> str:
-    """What the model wrote, without the token that ended it and without special tokens."""
+    """What the model wrote, without what ended it and without special tokens.
+
+    Ids that are no text become replacement marks. A row cut at its limit, or for repeating itself,
+    keeps all its text.
+    """
     ids = completion.token_ids
+    if completion.stop_text is not None:
+        return _text_before(completion.stop_text, ids, tokenizer)
     # What ends a row need not be among the tokenizer's special tokens.
     written = ids[:-1] if completion.finish_reason == "stop" else ids
-    return str(tokenizer.decode(written, skip_special_tokens=True))
+    return _visible(written, tokenizer)
+
+
+def _text_before(stop_text: str, ids: list[int], tokenizer: Any) -> str:
+    """The text of ids up to a stop string, which may begin inside of a token."""
+    whole = str(tokenizer.decode(ids, skip_special_tokens=False))
+    before = whole.partition(stop_text)[0]
+    count = len(ids) - 1
+    # Only whole tokens can be told to be special or not: the last one may count in part.
+    while not before.startswith(
+        start := str(tokenizer.decode(ids[:count], skip_special_tokens=False))
+    ):
+        count -= 1
+    return _visible(ids[:count], tokenizer) + before[len(start) :]
+
+
+def _visible(ids: list[int], tokenizer: Any) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True))

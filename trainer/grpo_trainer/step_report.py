@@ -1,23 +1,20 @@
-"""Describes a step for people and for the record: its completions, and its metrics.
+"""Describes a step for people and for the record: its completions, and its metrics."""
 
-Metric names are TRL's; the mean and spread of rewards are over all rows of the step.
-"""
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from grpo_protocol.messages import Generation, Step
-from grpo_trainer.advantages import Advantages
-from grpo_trainer.completion_text import ParsedCompletion, parse_completion
+from grpo_trainer.completion_text import parse_completion
 from grpo_trainer.dataset import expected_answer
-from grpo_trainer.learner import TrainingRow, UpdateResult
+from grpo_trainer.learner import UpdateResult
 from grpo_trainer.plan import PlannedStep
 from grpo_trainer.prompts import EncodedPrompt
-from grpo_trainer.rewards.types import RewardScores
-from grpo_trainer.rollout import Completion
-from grpo_trainer.summary import known_mean, known_std, mean_of, sample_std
+from grpo_trainer.rollout_metrics import describe_rollouts, trained_advantages
+from grpo_trainer.rollout_window import RolloutWindow, Share
+from grpo_trainer.summary import known_mean, known_std
 
 
 @dataclass(frozen=True)
@@ -33,135 +30,95 @@ class StepTimes:
         return self.generation + self.reward + self.training
 
 
-@dataclass(frozen=True)
-class SampledStep:
-    """Everything that is known of a step's completions once they are scored. B rows."""
-
-    plan: PlannedStep
-    prompts: Sequence[EncodedPrompt]
-    """One for each group."""
-    group_size: int
-    completions: Sequence[Completion]
-    texts: Sequence[str]
-    scores: RewardScores
-    advantages: Advantages
-
-    def training_rows(self) -> list[TrainingRow]:
-        """What the update learns from."""
-        return [
-            TrainingRow(
-                self.prompts[index // self.group_size].token_ids,
-                completion.token_ids,
-                self.advantages.values[index],
-            )
-            for index, completion in enumerate(self.completions)
-        ]
-
-    def parsed(self) -> list[ParsedCompletion]:
-        """Texts split into answer, thinking and tool calls."""
-        return [parse_completion(text) for text in self.texts]
-
-
 def describe_generations(
-    sampled: SampledStep, parsed: Sequence[ParsedCompletion]
-) -> list[Generation]:
-    """One event for each completion, in the order of sampling."""
-    generations = []
-    for index, completion in enumerate(sampled.completions):
-        prompt_index, group_index = divmod(index, sampled.group_size)
-        example = sampled.prompts[prompt_index].example
-        generations.append(
-            Generation(
-                index=index,
-                prompt=example.question,
-                completion=sampled.texts[index],
-                reward=sampled.scores.total[index],
-                tokens=len(completion.token_ids),
-                reward_details={
-                    name: rewards[index] for name, rewards in sampled.scores.per_function.items()
-                },
-                step=sampled.plan.number,
-                prompt_index=prompt_index,
-                group_index=group_index,
-                advantage=sampled.advantages.values[index],
-                expected_answer=expected_answer(example),
-                finish_reason=completion.finish_reason,
-                thinking=parsed[index].thinking,
-                tool_calls=parsed[index].tool_calls,
-                token_ids=completion.token_ids,
+    share: Share, prompts: Sequence[EncodedPrompt], step: int
+) -> tuple[list[Generation], list[str]]:
+    """An event for each completion, in the order of sampling, and the text of its answer alone."""
+    generations: list[Generation] = []
+    answers: list[str] = []
+    for prompt_index, group in enumerate(share.all_groups):
+        example = prompts[group.prompt].example
+        for group_index, completion in enumerate(group.completions):
+            parsed = parse_completion(group.texts[group_index])
+            answers.append(parsed.text)
+            generations.append(
+                Generation(
+                    index=len(generations),
+                    prompt=example.question,
+                    completion=group.texts[group_index],
+                    reward=group.rewards[group_index],
+                    tokens=len(completion.token_ids),
+                    reward_details={
+                        name: rewards[group_index] for name, rewards in group.reward_parts.items()
+                    },
+                    step=step,
+                    prompt_index=prompt_index,
+                    group_index=group_index,
+                    advantage=group.advantages[group_index],
+                    expected_answer=expected_answer(example),
+                    finish_reason=completion.finish_reason,
+                    thinking=parsed.thinking,
+                    tool_calls=parsed.tool_calls,
+                    token_ids=completion.token_ids,
+                )
             )
-        )
-    return generations
+    return generations, answers
 
 
 def describe_step(
-    sampled: SampledStep,
+    planned: PlannedStep,
+    window: RolloutWindow,
     update: UpdateResult,
     times: StepTimes,
     learning_rate: float,
     tokens_seen: int,
 ) -> Step:
-    """The step's event; `tokens_seen` are prompt and completion tokens of the run so far."""
-    rewards = sampled.scores.total
-    advantages = sampled.advantages.values
+    """The step's event; `tokens_seen` are prompt and completion tokens of the run so far.
+
+    Its own tokens are those of the completions that are told with it: a step that trains on known
+    rollouts has sampled none.
+    """
+    share = window.shares[planned.share]
+    rewards = [reward for group in share.groups for reward in group.rewards]
+    advantages = trained_advantages(share)
+    told = share.all_groups if planned.iteration == 0 else []
     return Step(
-        step=sampled.plan.number,
+        step=planned.number,
         loss=update.loss,
-        total_tokens=sum(len(c.token_ids) for c in sampled.completions),
+        total_tokens=sum(len(item.token_ids) for group in told for item in group.completions),
         mean_reward=known_mean(rewards),
         std_reward=known_std(rewards),
-        mean_advantage=mean_of(advantages),
-        std_advantage=sample_std(advantages),
+        mean_advantage=known_mean(advantages),
+        std_advantage=known_std(advantages),
         generation_time_ms=times.generation * 1000,
         reward_time_ms=times.reward * 1000,
         training_time_ms=times.training * 1000,
         peak_memory_mb=mx.get_peak_memory() / 1e6,
         active_memory_mb=mx.get_active_memory() / 1e6,
-        epoch=sampled.plan.epoch + 1,
-        step_in_epoch=sampled.plan.in_epoch,
+        epoch=planned.epoch + 1,
+        step_in_epoch=planned.in_epoch,
         gradient_norm=update.gradient_norm,
         learning_rate=learning_rate,
         gradients_applied=update.applied,
-        metrics=_metrics(sampled, update, times, tokens_seen),
+        metrics={
+            "num_tokens": float(tokens_seen),
+            "step_time": times.total,
+            **_metrics(planned, window, update),
+        },
     )
 
 
 def _metrics(
-    sampled: SampledStep, update: UpdateResult, times: StepTimes, tokens_seen: int
+    planned: PlannedStep, window: RolloutWindow, update: UpdateResult
 ) -> dict[str, float | None]:
-    metrics: dict[str, float | None] = {
-        "num_tokens": float(tokens_seen),
-        "step_time": times.total,
-        "frac_reward_zero_std": sampled.advantages.frac_zero_std,
-        "advantages/min": min(sampled.advantages.values),
-        "advantages/max": max(sampled.advantages.values),
-        "clip_ratio/low_mean": update.clip_ratio_low,
-        "clip_ratio/high_mean": update.clip_ratio_high,
-        "clip_ratio/region_mean": update.clip_ratio_low + update.clip_ratio_high,
-        **_length_metrics(sampled.completions),
-    }
-    if update.entropy is not None:
-        metrics["entropy"] = update.entropy
-    for name, scores in sampled.scores.per_function.items():
-        metrics[f"rewards/{name}/mean"] = known_mean(scores)
-        metrics[f"rewards/{name}/std"] = known_std(scores)
-    return metrics
+    metrics = describe_rollouts(window, window.shares[planned.share]) | update.metrics
+    if planned.window.is_reused:
+        metrics["rollout/age"] = float(planned.number - planned.window.first_step)
+    return {name: _finite(value) for name, value in metrics.items()}
 
 
-def _length_metrics(completions: Sequence[Completion]) -> dict[str, float | None]:
-    lengths = [len(completion.token_ids) for completion in completions]
-    ended = [len(c.token_ids) for c in completions if c.finish_reason == "stop"] or [0]
-    return {
-        "completions/mean_length": mean_of(lengths),
-        "completions/min_length": float(min(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/mean_terminated_length": mean_of(ended),
-        "completions/min_terminated_length": float(min(ended)),
-        "completions/max_terminated_length": float(max(ended)),
-        "completions/clipped_ratio": mean_of(
-            [float(c.finish_reason != "stop") for c in completions]
-        ),
-    }
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def choose_samples(

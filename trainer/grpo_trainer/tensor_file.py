@@ -1,11 +1,15 @@
 """safetensors files whose bytes depend on nothing but their tensors."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import safetensors
+from mlx.utils import tree_unflatten
+
+from grpo_trainer.errors import CheckpointError
+from grpo_trainer.trees import leaves
 
 
 def write_tensors(
@@ -38,3 +42,21 @@ def write_tensors(
 def read_tensors(path: Path) -> dict[str, mx.array]:
     """All tensors of a file."""
     return cast("dict[str, mx.array]", mx.load(str(path)))
+
+
+def read_tree(path: Path, *, like: Any) -> Any:
+    """The tensors of `path` as a tree, if names, shapes and types are those of the tree `like`.
+
+    Raises `CheckpointError`.
+    """
+    tensors = read_tensors(path)
+    shapes = {name: (value.shape, value.dtype) for name, value in leaves(like)}
+    found = {name: (value.shape, value.dtype) for name, value in tensors.items()}
+    if shapes != found:
+        name = min(n for n in shapes | found if shapes.get(n) != found.get(n))
+        raise CheckpointError(
+            f"{path}: tensor {name} does not match the model; resume with the settings and the "
+            "model that wrote it"
+        )
+    # In the order of the live tree: sums over all tensors must add up in the same order again.
+    return tree_unflatten([(name, tensors[name]) for name in shapes])

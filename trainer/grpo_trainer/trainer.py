@@ -1,9 +1,10 @@
 """GRPO training: the loop, and the class through which programs use it.
 
 What it does: samples a group of completions for each prompt, scores them, turns rewards into
-advantages within each group, and takes one clipped policy-gradient step on the very ids that were
-sampled. What it does not: no value model, no KL to a reference policy, no reuse of a rollout for a
-second update, so the ratio of new to old probability is 1 in value and only its gradient counts.
+advantages within each group, and takes policy-gradient steps on the very ids that were sampled,
+with one of the losses of the GRPO family. What it does not by default: no KL to a reference policy,
+and no reuse of a rollout for a second update, so the ratio of new to old probability is 1 in value
+and only its gradient counts. There is no value model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,32 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from msgspec.structs import replace
 
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
-from grpo_protocol.messages import Eval, RunStatus
+from grpo_protocol.messages import Eval, Generation, RunStatus
 from grpo_trainer import blas
-from grpo_trainer.advantages import compute_advantages
+from grpo_trainer.collecting import collect
 from grpo_trainer.dataset import Example, as_examples
-from grpo_trainer.errors import TrainingError
-from grpo_trainer.evaluation import evaluate
-from grpo_trainer.learner import Learner, TrainingRow, UpdateResult, learning_rate_of
+from grpo_trainer.evaluation import Evaluator
+from grpo_trainer.group_sampling import GroupSampler, weights_of
+from grpo_trainer.group_selection import spread_metric
+from grpo_trainer.learner import Learner
+from grpo_trainer.learning_rate import learning_rate_at, learning_rate_of
 from grpo_trainer.model_source import check_model_name
+from grpo_trainer.objective_notes import objective_notes
 from grpo_trainer.output.reporter import Reporter
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.policy import Policy, load_policy
 from grpo_trainer.prompts import EncodedPrompt, encode_prompts
 from grpo_trainer.rewards.loading import load_scorer
 from grpo_trainer.rewards.types import Scorer
-from grpo_trainer.rollout import Completion, Interrupted, SamplingOptions, sample_groups
+from grpo_trainer.rollout import Interrupted
+from grpo_trainer.rollout_window import RolloutWindow
 from grpo_trainer.run import Run
 from grpo_trainer.run_opening import open_run
-from grpo_trainer.scoring import batch_for_rewards
 from grpo_trainer.session import Session, display_name, open_session
-from grpo_trainer.step_report import SampledStep, StepTimes, describe_generations, describe_step
+from grpo_trainer.step_guard import StepGuard
+from grpo_trainer.step_report import StepTimes, describe_generations, describe_step
 from grpo_trainer.stopwatch import Stopwatch
-
-MAX_NAN_GRADIENTS = 100
 
 Rows = Iterable[Mapping[str, Any] | Example]
 
@@ -73,8 +77,7 @@ class GRPOTrainer:
         self.scorer = scorer
         self._session = session
         self._reporter = session.reporter if session else reporter or Reporter()
-        self._nan_gradients = 0
-        self._warned_no_signal = False
+        self._guard = StepGuard(self._reporter)
 
     @classmethod
     def create(
@@ -101,6 +104,8 @@ class GRPOTrainer:
             on_output=reporter.reward_output,
         )
         try:
+            if config.dynamic_sampling:
+                spread_metric(config, scorer.names, weights_of(scorer, config))
             reporter.status(f"loading {name}")
             policy = load_policy(config, reporter.status)
         except BaseException:
@@ -125,7 +130,21 @@ class GRPOTrainer:
         with ExitStack() as stack:
             session = self._session or stack.enter_context(self._own_session())
             run = stack.enter_context(open_run(session, self.config, plan, examples, self.learner))
-            return self._run_to_the_end(run, session, prompts, eval_prompts)
+            for note in objective_notes(run.config):
+                run.reporter.log("warn", note)
+            evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run)
+            sampler = GroupSampler(
+                self.policy.model,
+                self.policy.source.tokenizer,
+                self.scorer,
+                prompts,
+                run.reporter,
+                run.stopping,
+            )
+            status = self._run_to_the_end(run, sampler, prompts, evaluator)
+            return TrainResult(
+                status, run.step, run.folder, evaluator.results, session.control.signal_number
+            )
 
     def close(self) -> None:
         """Ends the reward worker, if there is one."""
@@ -150,137 +169,78 @@ class GRPOTrainer:
     def _run_to_the_end(
         self,
         run: Run,
-        session: Session,
+        sampler: GroupSampler,
         prompts: Sequence[EncodedPrompt],
-        eval_prompts: Sequence[EncodedPrompt],
-    ) -> TrainResult:
-        evaluations: list[Eval] = []
+        evaluator: Evaluator,
+    ) -> RunStatus:
         status: RunStatus = "completed"
         try:
-            if run.evaluated_step != run.step and self._evaluation_is_due(run):
-                self._evaluate(run, eval_prompts, evaluations)
+            if run.evaluated_step != run.step:
+                evaluator.evaluate_if_due()
             for planned in run.plan.steps(done=run.step):
                 if not run.may_continue():
                     raise Interrupted
-                self._take_step(run, planned, [prompts[row] for row in planned.prompts])
-                if self._evaluation_is_due(run):
-                    self._evaluate(run, eval_prompts, evaluations)
+                self._take_step(run, sampler, planned, prompts)
+                evaluator.evaluate_if_due()
                 run.save_if_due()
         except Interrupted:
             status = "stopped"
         run.end(status)
-        return TrainResult(status, run.step, run.folder, evaluations, session.control.signal_number)
+        return status
 
-    def _take_step(self, run: Run, planned: PlannedStep, prompts: Sequence[EncodedPrompt]) -> None:
-        """One optimizer step on one group for each of `prompts`, whole or not at all."""
-        config, watch = run.config, Stopwatch()
+    def _take_step(
+        self,
+        run: Run,
+        sampler: GroupSampler,
+        planned: PlannedStep,
+        prompts: Sequence[EncodedPrompt],
+    ) -> None:
+        """One optimizer step, whole or not at all, after sampling where new rollouts are due."""
+        watch = Stopwatch()
+        sampler.forget_times()
         run.begin_step(planned)
         mx.reset_peak_memory()
 
-        run.reporter.phase(planned.number, "generating", 0, len(prompts) * config.group_size)
-        completions = self._sample(run, planned.number, prompts)
-        generation_time = watch.lap()
-
-        run.reporter.phase(planned.number, "scoring")
-        sampled = self._score(run, planned, prompts, completions)
-        parsed = sampled.parsed()
-        generations = describe_generations(sampled, parsed)
-        run.scored(planned, generations, [item.text for item in parsed])
-        reward_time = watch.lap()
+        if planned.samples:
+            run.window = self._sample(run, sampler, planned, prompts)
+        window = run.window_of(planned)
+        share = window.shares[planned.share]
+        generations: list[Generation] = []
+        answers: list[str] = []
+        tokens_seen = run.tokens_seen
+        if planned.iteration == 0:
+            generations, answers = describe_generations(share, prompts, planned.number)
+            tokens_seen += share.num_tokens(prompts)
+        run.scored(planned, generations, answers)
 
         run.reporter.phase(planned.number, "training")
-        rows = sampled.training_rows()
-        update = self.learner.update(_split(rows, config), config, planned.number)
-        self._guard(run, update, sampled.advantages.has_signal)
-        times = StepTimes(generation_time, reward_time, watch.lap())
+        config = replace(
+            run.config,
+            temperature=window.temperature,
+            learning_rate=learning_rate_at(run.config, planned.number, run.plan.total_steps),
+        )
+        update = self.learner.update(share.micro_batches, config, planned.number)
+        self._guard.look_at_update(planned.number, share, update, config)
+        sampling_time = sampler.generation_time + sampler.reward_time
+        training_time = watch.lap() - sampling_time
 
-        run.tokens_seen += sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-        event = describe_step(sampled, update, times, learning_rate_of(config), run.tokens_seen)
+        times = StepTimes(sampler.generation_time, sampler.reward_time, training_time)
+        event = describe_step(planned, window, update, times, learning_rate_of(config), tokens_seen)
+        run.tokens_seen = tokens_seen  # a step that fails before this has not been seen
         run.finish_step(event, generations)
 
-    def _sample(self, run: Run, step: int, prompts: Sequence[EncodedPrompt]) -> list[Completion]:
-        """A group of completions for each prompt, from the current weights."""
-        return sample_groups(
-            self.policy.model,
-            [prompt.token_ids for prompt in prompts],
-            run.config.group_size,
-            self._sampling(run.config),
-            step=step,
-            on_token=lambda done, total: run.reporter.phase(step, "generating", done, total),
-            should_stop=run.stopping,
-        )
-
-    def _score(
+    def _sample(
         self,
         run: Run,
+        sampler: GroupSampler,
         planned: PlannedStep,
         prompts: Sequence[EncodedPrompt],
-        completions: Sequence[Completion],
-    ) -> SampledStep:
-        """What each completion is worth, and how it compares within its group."""
-        size = run.config.group_size
-        batch = batch_for_rewards(
-            prompts, size, completions, self.policy.source.tokenizer, planned.number
-        )
-        scores = self.scorer.score(batch)
-        advantages = compute_advantages(scores.total, size, run.config.scale_rewards)
-        return SampledStep(
-            planned, prompts, size, completions, batch.completions, scores, advantages
-        )
-
-    def _guard(self, run: Run, update: UpdateResult, has_signal: bool) -> None:
-        """Says when nothing can be learned, and ends a run whose gradients are not finite."""
-        if not has_signal:
-            if not self._warned_no_signal:
-                self._warned_no_signal = True
-                run.reporter.log(
-                    "warn",
-                    "no learning signal: within each group all rewards are equal, so the weights "
-                    "stay as they are; vary the task's difficulty or the reward",
-                )
-            return
-        if update.applied:
-            return
-        self._nan_gradients += 1
-        run.reporter.log("error", "gradient or loss is not finite: the step changes no weights")
-        if self._nan_gradients >= MAX_NAN_GRADIENTS:
-            raise TrainingError(
-                f"{MAX_NAN_GRADIENTS} steps had gradients that are not finite; "
-                "lower learning_rate, or look at the rewards"
-            )
-
-    # --- evaluation and inputs
-
-    def _evaluation_is_due(self, run: Run) -> bool:
-        interval = run.config.eval_interval
-        at_either_end = run.step in (0, run.plan.total_steps)
-        return at_either_end or bool(interval and run.step % interval == 0)
-
-    def _evaluate(
-        self, run: Run, prompts: Sequence[EncodedPrompt], evaluations: list[Eval]
-    ) -> None:
-        if not prompts:
-            return
-        event = evaluate(
-            self.policy.model,
-            self.policy.source.tokenizer,
-            prompts,
-            self.scorer,
-            self._sampling(run.config),
-            step=run.step,
-            on_progress=lambda done, total: run.reporter.phase(run.step, "evaluating", done, total),
-            should_stop=run.stopping,
-        )
-        evaluations.append(event)
-        run.evaluated(event)
-
-    def _sampling(self, config: GRPOConfig) -> SamplingOptions:
-        return SamplingOptions(
-            max_tokens=config.max_completion_length,
-            temperature=config.temperature,
-            eos_ids=frozenset(self.policy.source.tokenizer.eos_token_ids),
-            seed=config.seed,
-        )
+    ) -> RolloutWindow:
+        """The rollouts of this step and of those that share its window."""
+        weights = weights_of(self.scorer, run.config)
+        window = collect(sampler, self.learner, planned.window, prompts, weights, run.config)
+        self._guard.look_at_rollouts(window, prompts)
+        return window
 
     def _encode(self, examples: Sequence[Example]) -> list[EncodedPrompt]:
         return encode_prompts(
@@ -289,9 +249,3 @@ class GRPOTrainer:
             enable_thinking=self.config.enable_thinking,
             max_length=self.config.max_prompt_length,
         )
-
-
-def _split(rows: Sequence[TrainingRow], config: GRPOConfig) -> list[Sequence[TrainingRow]]:
-    """Rows in micro-batches of `batch_size` groups."""
-    size = config.batch_size * config.group_size
-    return [rows[start : start + size] for start in range(0, len(rows), size)]

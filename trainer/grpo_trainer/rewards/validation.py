@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from grpo_protocol.config import expect_weights
 from grpo_protocol.config_input import ConfigError
+from grpo_protocol.config_rules import expect_weights
 from grpo_trainer.dataset import Example, column_names
 from grpo_trainer.rewards.batch import KEYWORDS
 from grpo_trainer.rewards.calling import CallSignature

@@ -1,0 +1,50 @@
+"""Reads prompts into the cache that completions are decoded from.
+
+Each prompt is read once, however many completions it gets. Prompts of equal length are read
+together; those of different lengths never share a forward pass, so none ever attends to padding.
+Shapes: P prompts, G completions each, B = P·G rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+TOKENS_AT_ONCE = 8192
+"""Tokens in one forward pass, over all its prompts: bounds the memory of the activations."""
+
+
+def read_prompts(
+    model: Any, prompts: Sequence[Sequence[int]], group_size: int
+) -> tuple[mx.array, list[Any]]:
+    """Logits [B, V] after each prompt, and a batched cache for every layer, rows by prompt."""
+    by_length: dict[int, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        by_length.setdefault(len(prompt), []).append(place)
+    read = [_read_equals(model, [prompts[p] for p in places]) for places in by_length.values()]
+    order = [place for places in by_length.values() for place in places]
+    found_at = {place: index for index, place in enumerate(order)}
+    rows = mx.array([found_at[place] for place in range(len(prompts)) for _ in range(group_size)])
+    _, cache = read[0]
+    for _, more in read[1:]:
+        for layer, other in zip(cache, more, strict=True):
+            layer.extend(other)
+    for layer in cache:
+        layer.filter(rows)
+    return mx.concatenate([logits for logits, _ in read])[rows], cache
+
+
+def _read_equals(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[mx.array, list[Any]]:
+    """Logits [P, V] and the cache after prompts of one length."""
+    layers = zip(*(make_prompt_cache(model) for _ in prompts), strict=True)
+    cache = [layer[0].merge(list(layer)) for layer in layers]
+    ids_P_T = mx.array([list(prompt) for prompt in prompts])
+    size = max(1, TOKENS_AT_ONCE // len(prompts))
+    while ids_P_T.shape[1] > 1:
+        size = min(size, ids_P_T.shape[1] - 1)
+        # The logits of these positions are never asked for, so they are never computed.
+        model(ids_P_T[:, :size], cache=cache)
+        mx.eval([layer.state for layer in cache])
+        ids_P_T = ids_P_T[:, size:]
+    return model(ids_P_T, cache=cache)[:, -1], cache

@@ -1,8 +1,8 @@
 """Draws the learning curves of the README from the records of the runs.
 
 `python screenshots/learning_curves.py` draws `learning_curves.svg` from `sums_full.jsonl` and
-`sums_lora.jsonl`; `python screenshots/learning_curves.py take LOG NAME` first makes such a file from
-the log of a run: its steps and evaluations with what is drawn of them.
+`sums_lora.jsonl`; `python screenshots/learning_curves.py take LOG NAME` first makes such a file
+from the log of a run: its steps and evaluations with what is drawn of them.
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from learners import config_of
 from library_runs import Library
 
 
-def rates(total: int, **settings: object) -> list[float]:
+def rates(total: int, **settings: Any) -> list[float]:
     config = config_of(learning_rate=1.0, **settings)
     return [learning_rate_at(config, step, total) for step in range(1, total + 1)]
 

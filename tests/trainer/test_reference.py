@@ -10,7 +10,7 @@ from mlx.utils import tree_map
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from grpo_protocol.messages import Step
-from grpo_trainer import learner as learner_module
+from grpo_trainer.completion_scores import CompletionScorer
 from grpo_trainer.distribution import Distribution
 from grpo_trainer.learner import Learner
 from grpo_trainer.model_source import load_model
@@ -143,11 +143,11 @@ def test_M25_the_policy_is_back_even_when_the_pass_raises(
     train(learner)
     before = copy_of(learner.policy.model.parameters())
 
-    def fail(model: Any, *_: Any, **__: Any) -> Any:
-        assert not are_identical(copy_of(model.parameters()), before)
+    def fail(*_: Any, **__: Any) -> Any:
+        assert not are_identical(copy_of(learner.policy.model.parameters()), before)
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(learner_module, "score_tokens", fail)
+    monkeypatch.setattr(CompletionScorer, "scores", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         learner.with_logprobs(make_rows(), config_of(**KL))
     assert are_identical(copy_of(learner.policy.model.parameters()), before)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from grpo_protocol.config import GRPOConfig
+from grpo_trainer.completion_scores import CompletionScorer, Scores
 from grpo_trainer.distribution import Distribution
 from grpo_trainer.entropy_bonus import EntropyBonus
 from grpo_trainer.gradient_clipping import clip_gradients, tree_norm
@@ -23,7 +25,6 @@ from grpo_trainer.plan import reuses_rollouts
 from grpo_trainer.policy import Policy
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.reference import Reference
-from grpo_trainer.token_scores import score_tokens
 from grpo_trainer.training_rows import (
     MicroBatch,
     RowTensors,
@@ -89,6 +90,7 @@ class Learner:
         self.optimizer.init(policy.weights)
         self.updates = 0
         """Optimizer steps applied, those before a resume included."""
+        self._scorer = CompletionScorer(policy)
         self.reference = Reference(policy) if config.kl_coef else None
         self.entropy_bonus = EntropyBonus(config)
 
@@ -127,8 +129,7 @@ class Learner:
     def _update(
         self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, step: int
     ) -> UpdateResult:
-        mx.random.seed(derived_seed(config.seed, "dropout", step))
-        found = self.gradient(micro_batches, config)
+        found = self.gradient(micro_batches, config, derived_seed(config.seed, "dropout", step))
         gradients, norm = clip_gradients(
             found.gradients, config.gradient_clip_norm, config.gradient_clip_value
         )
@@ -141,32 +142,35 @@ class Learner:
         if applied:
             metrics["weight_delta"] = self._apply(gradients, config)
             self.entropy_bonus.observe(token_mean(found.rows, "effective_entropy"), config)
-        else:
-            self.policy.adopt(self.policy.weights)
         return UpdateResult(number(found.loss), number(norm), applied, metrics)
 
-    def gradient(self, micro_batches: Sequence[MicroBatch], config: GRPOConfig) -> StepGradient:
-        """Loss and gradients summed over the micro-batches; the weights stay as they are."""
+    def gradient(
+        self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, seed: int = 0
+    ) -> StepGradient:
+        """Loss and gradients summed over the micro-batches; the weights stay as they are.
+
+        `seed` decides what dropout drops.
+        """
         tensors = [to_tensors(batch) for batch in micro_batches]
         goal = self._goal(micro_batches, tensors, config)
-
-        def share(weights: dict[str, Any], batch: RowTensors) -> tuple[mx.array, LossShare]:
-            self.policy.install(weights)
-            found = step_loss(self._scored(batch, goal), goal)
-            return found.loss, found
-
-        gradient_of = mx.value_and_grad(share)
         self.policy.model.train()
         total: Any = None
         sums = []
-        for batch in tensors:
-            (loss, found), gradients = gradient_of(self.policy.weights, batch)
+        for index, batch in enumerate(tensors):
+            loss, found, gradients = self._scorer.loss_and_gradients(
+                batch,
+                scoring_distribution(config),
+                partial(_share_of_loss, batch, goal),
+                entropy_gradient=bool(goal.entropy_coef),
+                seed=derived_seed(seed, "micro-batch", index),
+            )
             part = (loss, found.policy_loss, gradients)
             total = part if total is None else tree_map(mx.add, total, part)
             # A sum left lazy would keep the gradients of every micro-batch until the last.
             mx.eval(total)
             sums.append(evaluated(found.sums))
         self.policy.model.eval()
+        self.policy.install(self.policy.weights)
         loss, policy_loss, gradients = total
         return StepGradient(loss, policy_loss, gradients, joined(sums))
 
@@ -189,40 +193,17 @@ class Learner:
             return goal
         entropies: list[float] = []
         for batch, padded in zip(batches, tensors, strict=True):
-            _, entropy = score_tokens(self.policy.model, padded, scoring_distribution(config))
-            entropies += chain.from_iterable(completion_values(entropy, batch))
+            found = self._scorer.scores(padded, scoring_distribution(config))
+            entropies += chain.from_iterable(completion_values(found.entropy_B_T, batch))
         values = mx.array(entropies)
         # The forward pass with gradients may differ from this one in the last bit.
         threshold = linear_quantile(values, 1 - config.top_entropy_quantile) - 1e-6
         kept = int(number((values >= threshold).sum()))
         return replace(goal, entropy_threshold=threshold, entropy_tokens=kept)
 
-    def _scored(self, batch: RowTensors, goal: Goal) -> ScoredTokens:
-        logprobs, entropy = score_tokens(
-            self.policy.model,
-            batch,
-            scoring_distribution(goal.config),
-            entropy_gradient=bool(goal.entropy_coef),
-        )
-        old = batch.old_logprobs_B_T
-        if old is None:
-            old = mx.stop_gradient(logprobs)  # sampled by these very weights: the ratio is 1
-        sampling = batch.sampling_logprobs_B_T
-        return ScoredTokens(
-            logprobs_B_T=logprobs,
-            entropy_B_T=entropy,
-            old_logprobs_B_T=old,
-            sampling_logprobs_B_T=old if sampling is None else sampling,
-            ref_logprobs_B_T=batch.ref_logprobs_B_T,
-            advantages_B=batch.advantages_B,
-            mask_B_T=batch.mask_B_T,
-        )
-
     def _logprobs(self, rows: MicroBatch, config: GRPOConfig) -> list[list[float]]:
-        logprobs, _ = score_tokens(
-            self.policy.model, to_tensors(rows), scoring_distribution(config)
-        )
-        return completion_values(logprobs, rows)
+        found = self._scorer.scores(to_tensors(rows), scoring_distribution(config))
+        return completion_values(found.logprobs_B_T, rows)
 
     def _apply(self, gradients: Any, config: GRPOConfig) -> float:
         """Moves the weights; the L2 norm of the move."""
@@ -234,6 +215,24 @@ class Learner:
         mx.eval(self.optimizer.state, delta)
         self.updates += 1
         return number(delta)
+
+
+def _share_of_loss(batch: RowTensors, goal: Goal, scores: Scores) -> tuple[mx.array, LossShare]:
+    old = batch.old_logprobs_B_T
+    if old is None:
+        old = mx.stop_gradient(scores.logprobs_B_T)  # sampled by these very weights: the ratio is 1
+    sampling = batch.sampling_logprobs_B_T
+    tokens = ScoredTokens(
+        logprobs_B_T=scores.logprobs_B_T,
+        entropy_B_T=scores.entropy_B_T,
+        old_logprobs_B_T=old,
+        sampling_logprobs_B_T=old if sampling is None else sampling,
+        ref_logprobs_B_T=batch.ref_logprobs_B_T,
+        advantages_B=batch.advantages_B,
+        mask_B_T=batch.mask_B_T,
+    )
+    found = step_loss(tokens, goal)
+    return found.loss, found
 
 
 def _filled(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map
+from mlx.utils import tree_map, tree_unflatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from grpo_protocol.config import GRPOConfig
@@ -41,6 +41,12 @@ class Policy:
         """Puts `weights`, rounded to the model's precision, into the model; evaluates nothing."""
         rounded = tree_map(lambda weight, dtype: weight.astype(dtype), weights, self._dtypes)
         self.model.update(rounded)
+
+    def install_named(self, weights: dict[str, mx.array]) -> None:
+        """The same for some weights, by name."""
+        dtypes: dict[str, Any] = dict(leaves(self._dtypes))
+        rounded = [(name, weight.astype(dtypes[name])) for name, weight in weights.items()]
+        self.model.update(tree_unflatten(rounded))
 
     def adopt(self, weights: dict[str, Any]) -> None:
         """Makes `weights` the current ones, for rollouts too."""

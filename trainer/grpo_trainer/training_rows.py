@@ -41,6 +41,13 @@ class RowTensors(NamedTuple):
     sampling_logprobs_B_T: mx.array | None
     old_logprobs_B_T: mx.array | None
     ref_logprobs_B_T: mx.array | None
+    places_N: mx.array
+    """Where the mask is 1, as positions in the flattened [B, T]."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Completion tokens N of all rows."""
+        return self.places_N.size
 
 
 def to_tensors(rows: MicroBatch) -> RowTensors:
@@ -57,6 +64,7 @@ def to_tensors(rows: MicroBatch) -> RowTensors:
         sampling_logprobs_B_T=_optional(rows, [row.sampling_logprobs for row in rows], length),
         old_logprobs_B_T=_optional(rows, [row.old_logprobs for row in rows], length),
         ref_logprobs_B_T=_optional(rows, [row.ref_logprobs for row in rows], length),
+        places_N=mx.array(_places(rows, length - 1), dtype=mx.int32),
     )
 
 
@@ -68,6 +76,12 @@ def completion_values(values_B_T: mx.array, rows: MicroBatch) -> list[list[float
         line[start : start + len(row.completion_ids)]
         for line, start, row in zip(listed, starts, rows, strict=True)
     ]
+
+
+def _places(rows: MicroBatch, width: int) -> list[int]:
+    starts = [index * width + len(row.prompt_ids) - 1 for index, row in enumerate(rows)]
+    pairs = zip(starts, rows, strict=True)
+    return [start + place for start, row in pairs for place in range(len(row.completion_ids))]
 
 
 def _padded(ids: list[int], length: int) -> list[int]:

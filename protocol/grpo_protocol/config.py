@@ -4,7 +4,8 @@ Keys are snake_case here, in TOML and on the command line, and camelCase in the 
 Durations are seconds. A key marked live can be changed while training with `SET key=value`.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -19,9 +20,12 @@ SampleDisplay = Literal["all", "best_worst", "random"]
 class OutputStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Recording of every completion in SQLite."""
 
-    enabled: bool = True
-    local_path: str | None = None
-    """Database file; without it `outputs.db` in the run's folder."""
+    enabled: Annotated[
+        bool, key("Output", "Record every step and completion in an SQLite database.")
+    ] = True
+    local_path: Annotated[
+        str | None, key("Output", "Database file; without it outputs.db in the run's folder.")
+    ] = None
 
 
 class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +34,11 @@ class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_f
     # --- optimizer
     learning_rate: Annotated[
         Positive | None,
-        key("Optimizer", "Peak; without it 1e-5 for adapters, 1e-6 for all weights.", live=True),
+        key(
+            "Optimizer",
+            "Peak learning rate; without it 1e-5 for adapters, 1e-6 for all weights.",
+            live=True,
+        ),
     ] = None
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine"],
@@ -39,27 +47,47 @@ class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_f
     warmup_steps: Annotated[
         Interval, key("Optimizer", "Steps in which the learning rate rises to its peak.")
     ] = 0
-    weight_decay: Annotated[NotNegative, key("Optimizer", "Decoupled, as in AdamW.")] = 0.01
-    adamw_beta1: Annotated[Fraction, key("Optimizer", "Decay of the first moment.")] = 0.9
-    adamw_beta2: Annotated[Fraction, key("Optimizer", "Decay of the second moment.")] = 0.999
-    adamw_eps: Annotated[Positive, key("Optimizer", "Added to the root of the second.")] = 1e-8
+    weight_decay: Annotated[
+        NotNegative,
+        key(
+            "Optimizer", "Each step shrinks a weight by this times the learning rate, as in AdamW."
+        ),
+    ] = 0.01
+    adamw_beta1: Annotated[
+        Fraction, key("Optimizer", "Decay of AdamW's running mean of gradients.")
+    ] = 0.9
+    adamw_beta2: Annotated[
+        Fraction, key("Optimizer", "Decay of AdamW's running mean of squared gradients.")
+    ] = 0.999
+    adamw_eps: Annotated[Positive, key("Optimizer", "Added to the root that AdamW divides by.")] = (
+        1e-8
+    )
     gradient_clip_norm: Annotated[
         Positive | None,
-        key("Optimizer", "Largest L2 norm of the whole accumulated gradient.", live=True),
+        key(
+            "Optimizer",
+            "Largest L2 norm of the whole accumulated gradient; off without it.",
+            live=True,
+        ),
     ] = 1.0
     gradient_clip_value: Annotated[
-        Positive | None, key("Optimizer", "Largest size of one gradient element; off without it.")
+        Positive | None,
+        key("Optimizer", "Largest absolute value of one gradient element; off without it."),
     ] = None
 
     # --- output
     output_dir: Annotated[
         str | None, key("Output", "Folder of the run; a new outputs/NAME without it.")
     ] = None
-    run_name: Annotated[str | None, key("Output", "Name in the database and of the log file.")] = (
-        None
-    )
+    run_name: Annotated[
+        str | None, key("Output", "Name of the run in the database and of its log file.")
+    ] = None
     resume_from_checkpoint: Annotated[
-        str | None, key("Output", "`latest`, or the folder of a checkpoint.")
+        str | None,
+        key(
+            "Output",
+            "Checkpoint to go on from: its folder, or `latest` for the newest in `output_dir`.",
+        ),
     ] = None
     save_interval: Annotated[
         Interval, key("Output", "Steps between two checkpoints; 0 for none.", live=True)
@@ -74,10 +102,12 @@ class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_f
     log_interval: Annotated[
         Count, key("Output", "Steps between two lines on the console and in the log.", live=True)
     ] = 1
-    log_console: Annotated[bool, key("Output", "Lines or a progress bar for people.")] = True
+    log_console: Annotated[
+        bool, key("Output", "Lines or a progress bar for people, on the console.")
+    ] = True
     log_jsonl: Annotated[bool, key("Output", "A log file NAME.jsonl in the run's folder.")] = True
     output_store: Annotated[
-        OutputStoreConfig, key("Output", "SQLite record of steps and completions.")
+        OutputStoreConfig, key("Output", "Record of every step and completion in SQLite.")
     ] = OutputStoreConfig()
     sample_display: Annotated[
         SampleDisplay,
@@ -85,7 +115,9 @@ class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_f
     ] = "all"
     tui_mode: Annotated[
         bool | None,
-        key("Output", "JSONL events and commands; from GRPO_TUI_MODE when not set."),
+        key(
+            "Output", "JSONL events on stdout, commands on stdin; from GRPO_TUI_MODE when not set."
+        ),
     ] = None
     on_dashboard_exit: Annotated[
         Literal["continue", "stop"],
@@ -100,19 +132,29 @@ class ConfigKey(msgspec.Struct, frozen=True):
     """What is known about one key, for help and for the Config tab."""
 
     name: str
+    """With that of its section, as in `output_store.enabled`."""
     group: str
     description: str
     default: Any
     live: bool
+    choices: tuple[str, ...] = ()
+    """All values that there are, where these are words."""
+    keys: tuple["ConfigKey", ...] = ()
+    """Those of a section, which is set by its keys and not as a whole."""
 
 
 def config_keys() -> list[ConfigKey]:
     """Every key in the order of its declaration."""
-    hints = get_type_hints(GRPOConfig, include_extras=True)
-    return [_describe(field, hints[field.name]) for field in msgspec.structs.fields(GRPOConfig)]
+    return list(_keys_of(GRPOConfig))
 
 
-def _describe(field: msgspec.structs.FieldInfo, hint: Any) -> ConfigKey:
+def _keys_of(settings: type[msgspec.Struct], section: str = "") -> Iterator[ConfigKey]:
+    hints = get_type_hints(settings, include_extras=True)
+    for field in msgspec.structs.fields(settings):
+        yield _describe(field, hints[field.name], section)
+
+
+def _describe(field: msgspec.structs.FieldInfo, hint: Any, section: str) -> ConfigKey:
     meta = next(
         item for item in reversed(hint.__metadata__) if isinstance(item, Meta) and item.extra
     )
@@ -121,12 +163,23 @@ def _describe(field: msgspec.structs.FieldInfo, hint: Any) -> ConfigKey:
     if default is msgspec.NODEFAULT:
         default = field.default_factory()
     return ConfigKey(
-        name=field.name,
+        name=section + field.name,
         group=meta.extra["group"],
         description=meta.description or "",
         default=default,
         live=meta.extra["live"],
+        choices=_choices(hint),
+        keys=tuple(_keys_of(type(default), f"{field.name}."))
+        if isinstance(default, msgspec.Struct)
+        else (),
     )
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The words that `hint` allows, be they optional or annotated."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next(filter(None, map(_choices, get_args(hint))), ())
 
 
 def live_keys() -> list[str]:

@@ -14,6 +14,23 @@ _SECTIONS = {"": GRPOConfig, "output_store": OutputStoreConfig}
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 _NONE = {"none", "null"}
+_VERBATIM = {"stop"}
+"""Lists of texts in which spaces, commas and brackets count."""
+_KNOWN_AS = {
+    "beta": "kl_coef",
+    "epsilon": "clip_epsilon",
+    "epsilon_high": "clip_epsilon_high",
+    "num_generations": "group_size",
+    "per_device_train_batch_size": "batch_size",
+    "num_train_epochs": "num_epochs",
+    "max_new_tokens": "max_completion_length",
+    "max_grad_norm": "gradient_clip_norm",
+    "lr_scheduler_type": "lr_schedule",
+    "logging_steps": "log_interval",
+    "save_steps": "save_interval",
+    "eval_steps": "eval_interval",
+}
+"""What people who come from TRL may type, and the key they mean."""
 
 
 class ConfigError(ValueError):
@@ -67,7 +84,8 @@ def parse_assignments(words: Sequence[str]) -> dict[str, str]:
         key, separator, value = word.partition("=")
         if not separator or not key:
             raise ConfigError(f"argument {word!r}: expected key=value, for example max_steps=8")
-        pairs[key.strip().replace("-", "_")] = value.strip()
+        name = key.strip().replace("-", "_")
+        pairs[name] = value if name in _VERBATIM else value.strip()
     return pairs
 
 
@@ -97,7 +115,9 @@ def _from_text(key: str, text: str) -> Any:
     if bool in kinds and text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
     if any(getattr(kind, "__origin__", None) is list for kind in kinds):
-        return _list_from_text(text, numbers=list[float] in kinds)
+        if (found := _json_list(text)) is not None:
+            return found
+        return [text] if key in _VERBATIM else _words(text, numbers=list[float] in kinds)
     for kind in (int, float):
         if kind in kinds:
             try:
@@ -107,7 +127,15 @@ def _from_text(key: str, text: str) -> Any:
     return text
 
 
-def _list_from_text(text: str, *, numbers: bool) -> list[Any]:
+def _json_list(text: str) -> list[Any] | None:
+    try:
+        return msgspec.json.decode(text, type=list[Any])
+    except msgspec.MsgspecError:
+        return None
+
+
+def _words(text: str, *, numbers: bool) -> list[Any]:
+    """A list as a shell makes it easy to write: `a,b`, with or without brackets."""
     words = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
     if not numbers:
         return [word.strip("\"'") for word in words]
@@ -134,20 +162,24 @@ def _explain(message: str, values: dict[str, Any]) -> str:
         return message
     key = re.split(r"[`\[]", place)[0]
     choices = _choices(key)
-    rule = f"expected one of {choices}" if choices else rule[0].lower() + rule[1:].replace("`", "")
+    rule = rule[0].lower() + rule[1:].replace("`", "")
+    for python, plain in (("int", "a whole number"), ("float", "a number"), ("null", "none")):
+        rule = re.sub(rf"\b{python}\b", plain, rule).replace(" | ", " or ")
+    rule = f"expected one of {choices}" if choices else rule.partition(", got")[0]
     return f"{key}={_lookup(values, key)!r}: {rule}"
 
 
 def _unknown(key: str, value: Any) -> str:
     names = [*_hints(""), *(f"output_store.{name}" for name in _hints("output_store"))]
-    close = get_close_matches(key, names, n=1)
+    close = [_KNOWN_AS[key]] if key in _KNOWN_AS else get_close_matches(key, names, n=1)
     remedy = f"did you mean {close[0]}?" if close else "`grpo-trainer train --help` lists all keys"
     return f"{key}={value!r}: unknown option; {remedy}"
 
 
 def _choices(key: str) -> str:
     hint = _hints("").get(key)
-    return ", ".join(get_args(hint)) if get_origin(hint) is Literal else ""
+    literals = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
+    return ", ".join(get_args(literals[0])) if literals else ""
 
 
 def _lookup(values: Any, key: str) -> Any:

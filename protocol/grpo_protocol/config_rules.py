@@ -1,14 +1,94 @@
 """Settings that contradict one another, or that would be accepted and change nothing."""
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-CLIPPED_LOSSES = frozenset({"grpo", "bnpo", "dr_grpo", "dapo", "luspo"})
-SEQUENCE_LOSSES = frozenset({"luspo", "gmpo"})
+import msgspec
+
+from grpo_protocol.settings.loss import CLIPPED_LOSSES, SEQUENCE_LOSSES
+
+if TYPE_CHECKING:
+    from grpo_protocol.config import GRPOConfig
 
 
-def check_together(config: Any) -> None:
+_LEAST_CLIP = 1e-6
+
+
+class _Need(NamedTuple):
+    """Keys that do nothing unless `is_met`; `what` says what to set, and may name the loss."""
+
+    keys: tuple[str, ...]
+    what: str
+    is_met: Callable[["GRPOConfig"], bool]
+
+
+_NEEDS = [
+    _Need(
+        ("lora_rank", "lora_scale", "lora_dropout", "lora_layers"),
+        "fine_tune_type=lora",
+        lambda config: config.fine_tune_type == "lora",
+    ),
+    _Need(
+        ("dynamic_sampling_metric", "dynamic_sampling_attempts"),
+        "dynamic_sampling=true",
+        lambda config: config.dynamic_sampling,
+    ),
+    _Need(
+        ("clip_epsilon_high",),
+        "a clipped loss; {loss_type} has its own bounds",
+        lambda config: config.loss_type in CLIPPED_LOSSES | {"cispo"},
+    ),
+    _Need(
+        ("delta",),
+        "a clipped loss; {loss_type} has its own bounds",
+        lambda config: config.loss_type in CLIPPED_LOSSES,
+    ),
+    _Need(
+        ("sapo_temperature_pos", "sapo_temperature_neg"),
+        "loss_type=sapo",
+        lambda config: config.loss_type == "sapo",
+    ),
+    _Need(
+        ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+        "loss_type=vespo",
+        lambda config: config.loss_type == "vespo",
+    ),
+    _Need(("gmpo_clip",), "loss_type=gmpo", lambda config: config.loss_type == "gmpo"),
+    _Need(
+        ("kl_bias_correction", "ref_sync_interval"),
+        "kl_coef above 0",
+        lambda config: config.kl_coef > 0,
+    ),
+    _Need(("ref_mixup_alpha",), "ref_sync_interval", lambda config: config.ref_sync_interval > 0),
+    _Need(
+        ("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max"),
+        "adaptive_entropy=true",
+        lambda config: config.adaptive_entropy,
+    ),
+    _Need(
+        ("mismatch_min", "mismatch_max"),
+        "mismatch_correction",
+        lambda config: config.mismatch_correction != "none",
+    ),
+    _Need(
+        ("repetition_context_size",),
+        "repetition_penalty",
+        lambda config: config.repetition_penalty != 1,
+    ),
+    _Need(
+        ("presence_context_size",), "presence_penalty", lambda config: config.presence_penalty != 0
+    ),
+    _Need(
+        ("frequency_context_size",),
+        "frequency_penalty",
+        lambda config: config.frequency_penalty != 0,
+    ),
+    _Need(("ngram_size",), "max_ngram_repeats", lambda config: config.max_ngram_repeats > 0),
+]
+
+
+def check_together(config: "GRPOConfig") -> None:
     """Raises `ValueError` with one line for the first thing in `config` that cannot be meant."""
     try:
         complaint = next(_complaints(config), None)
@@ -27,12 +107,14 @@ def expect_weights(weights: list[float], num_rewards: int) -> None:
         )
 
 
-def _complaints(config: Any) -> Iterator[str]:
+def _complaints(config: "GRPOConfig") -> Iterator[str]:
     yield from _not_finite(config)
     if config.lora_layers < -1 or config.lora_layers == 0:
         yield f"lora_layers={config.lora_layers}: use -1 for all, or at least 1"
     yield from _weights(config)
+    yield from _without_effect(config)
     yield from _rollouts(config)
+    yield from _dropout(config)
     yield from _repetition(config)
     yield from _advantages(config)
     yield from _ratio(config)
@@ -41,7 +123,19 @@ def _complaints(config: Any) -> Iterator[str]:
     yield from _schedule(config)
 
 
-def _schedule(config: Any) -> Iterator[str]:
+def _without_effect(config: "GRPOConfig") -> Iterator[str]:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(config)}
+    for need in _NEEDS:
+        if need.is_met(config):
+            continue
+        for name in need.keys:
+            value = getattr(config, name)
+            if value != defaults[name]:
+                what = need.what.format(loss_type=config.loss_type)
+                yield f"{name}={value!r}: has no effect without {what}"
+
+
+def _schedule(config: "GRPOConfig") -> Iterator[str]:
     if config.max_steps is not None and config.warmup_steps >= config.max_steps:
         yield (
             f"warmup_steps={config.warmup_steps}: must be fewer than max_steps={config.max_steps}, "
@@ -49,7 +143,7 @@ def _schedule(config: Any) -> Iterator[str]:
         )
 
 
-def _not_finite(config: Any) -> Iterator[str]:
+def _not_finite(config: "GRPOConfig") -> Iterator[str]:
     for name in config.__struct_fields__:
         value = getattr(config, name)
         numbers = value if isinstance(value, list) else [value]
@@ -58,7 +152,7 @@ def _not_finite(config: Any) -> Iterator[str]:
             yield f"{name}={value}: must be {kind}"
 
 
-def _weights(config: Any) -> Iterator[str]:
+def _weights(config: "GRPOConfig") -> Iterator[str]:
     weights = config.reward_weights
     if weights is None:
         return
@@ -68,31 +162,52 @@ def _weights(config: Any) -> Iterator[str]:
         yield f"reward_weights={weights}: every reward would be 0; give one another weight"
 
 
-def _rollouts(config: Any) -> Iterator[str]:
+def _rollouts(config: "GRPOConfig") -> Iterator[str]:
     per_generation, per_step = config.steps_per_generation, config.gradient_accumulation_steps
     if per_generation is not None and per_generation % per_step:
         yield (
             f"steps_per_generation={per_generation}: must be a multiple of "
             f"gradient_accumulation_steps={per_step}, or rollouts would be split between updates"
         )
-    reused = config.num_iterations > 1 or (per_generation or per_step) > per_step
-    if config.lora_dropout and reused:
-        yield (
-            f"lora_dropout={config.lora_dropout}: the ratio of rollouts that are used again would "
-            "measure dropout instead of the update; set lora_dropout=0, or num_iterations=1 and "
-            "no steps_per_generation"
-        )
+    if config.top_k == 1:
+        yield "top_k=1: every completion of a group would be the same; use 0 for all, or at least 2"
     if "" in config.stop:
         yield f"stop={config.stop}: an empty text would end every completion; leave it out"
 
 
-def _repetition(config: Any) -> Iterator[str]:
+def _dropout(config: "GRPOConfig") -> Iterator[str]:
+    dropout = config.lora_dropout
+    if dropout and config.reuses_rollouts:
+        yield (
+            f"lora_dropout={dropout}: the ratio of rollouts that are used again would "
+            "measure dropout instead of the update; set lora_dropout=0, or num_iterations=1 and "
+            "no steps_per_generation"
+        )
+    if dropout and config.top_entropy_quantile < 1:
+        yield (
+            f"lora_dropout={dropout}: top_entropy_quantile picks tokens by entropies without "
+            "dropout; set one of them to its default"
+        )
+
+    measuring = {
+        "mismatch_correction": config.mismatch_correction != "none",
+        "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,
+    }
+    for name, is_on in measuring.items():
+        if dropout and is_on:
+            yield (
+                f"lora_dropout={dropout}: {name} would measure dropout, which sampling has not; "
+                "set one of them to its default"
+            )
+
+
+def _repetition(config: "GRPOConfig") -> Iterator[str]:
     for name in ("max_consecutive_tokens", "max_ngram_repeats"):
         if getattr(config, name) == 1:
             yield f"{name}=1: would end every completion at once; use 0 for any, or at least 2"
 
 
-def _advantages(config: Any) -> Iterator[str]:
+def _advantages(config: "GRPOConfig") -> Iterator[str]:
     scale = config.scale_rewards
     if not config.advantage_normalization and scale == "batch":
         yield (
@@ -106,8 +221,6 @@ def _advantages(config: Any) -> Iterator[str]:
             "multi_objective_aggregation='normalize_then_sum': scales each reward by its group; "
             "leave scale_rewards=group and advantage_normalization=true"
         )
-    if config.dynamic_sampling_metric is not None and not config.dynamic_sampling:
-        yield _idle(config, "dynamic_sampling_metric", "dynamic_sampling=true")
     if config.degenerate_filter and config.mask_truncated_completions:
         yield (
             "mask_truncated_completions=True: degenerate_filter drops these completions already; "
@@ -115,7 +228,7 @@ def _advantages(config: Any) -> Iterator[str]:
         )
 
 
-def _ratio(config: Any) -> Iterator[str]:
+def _ratio(config: "GRPOConfig") -> Iterator[str]:
     loss, level = config.loss_type, config.importance_sampling_level
     if loss in SEQUENCE_LOSSES and level == "token":
         yield (
@@ -127,29 +240,24 @@ def _ratio(config: Any) -> Iterator[str]:
             "importance_sampling_level='sequence': loss_type=vespo weighs the sequence itself; "
             "leave the level out"
         )
+    for name in ("clip_epsilon", "clip_epsilon_high"):
+        value = getattr(config, name)
+        if value is not None and value < _LEAST_CLIP:
+            yield f"{name}={value}: rounds to no room at all in float32; use at least {_LEAST_CLIP}"
     if config.clip_epsilon >= 1:
         yield (f"clip_epsilon={config.clip_epsilon}: must be below 1, or no ratio is clipped low")
-    if config.clip_epsilon_high is not None and loss not in CLIPPED_LOSSES | {"cispo"}:
-        yield _idle(config, "clip_epsilon_high", f"a clipped loss; {loss} has its own bounds")
     if loss == "cispo" and config.clip_epsilon_high is not None and config.clip_epsilon_high < 1:
         yield (
             f"clip_epsilon_high={config.clip_epsilon_high}: for loss_type=cispo it is the cap of "
             "the ratio itself; use at least 1, or leave it out for 5"
         )
     if config.delta is not None:
-        if loss not in CLIPPED_LOSSES:
-            yield _idle(config, "delta", f"a clipped loss; {loss} has its own bounds")
         bound = 1 + (config.clip_epsilon_high or config.clip_epsilon)
         if config.delta <= bound:
             yield f"delta={config.delta}: must be above 1 + the upper clip, here {bound:g}"
 
 
-def _regularization(config: Any) -> Iterator[str]:
-    if config.kl_coef == 0:
-        if config.kl_bias_correction:
-            yield _idle(config, "kl_bias_correction", "kl_coef above 0")
-        if config.ref_sync_interval:
-            yield _idle(config, "ref_sync_interval", "kl_coef above 0")
+def _regularization(config: "GRPOConfig") -> Iterator[str]:
     if config.adaptive_entropy:
         low, high = config.entropy_coef_min, config.entropy_coef_max
         if low > high:
@@ -161,15 +269,7 @@ def _regularization(config: Any) -> Iterator[str]:
             )
 
 
-def _mismatch(config: Any) -> Iterator[str]:
+def _mismatch(config: "GRPOConfig") -> Iterator[str]:
     low, high = config.mismatch_min, config.mismatch_max
-    if low is None:
-        return
-    if config.mismatch_correction == "none":
-        yield _idle(config, "mismatch_min", "mismatch_correction")
-    if low > high:
+    if low is not None and low > high:
         yield f"mismatch_min={low}: must not be above mismatch_max={high}"
-
-
-def _idle(config: Any, name: str, needed: str) -> str:
-    return f"{name}={getattr(config, name)!r}: has no effect without {needed}"

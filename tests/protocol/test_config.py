@@ -32,6 +32,38 @@ def test_every_key_has_a_description_a_group_and_its_default() -> None:
         assert getattr(default, key.name) == key.default
 
 
+def test_a_key_names_the_words_that_can_be_set() -> None:
+    choices = {key.name: key.choices for key in config_keys() if key.choices}
+    assert choices["fine_tune_type"] == ("lora", "full")
+    assert choices["importance_sampling_level"] == ("token", "sequence")
+    assert choices["mismatch_correction"][0] == "none"
+    assert set(choices) == {
+        "fine_tune_type",
+        "dtype",
+        "scale_rewards",
+        "multi_objective_aggregation",
+        "loss_type",
+        "importance_sampling_level",
+        "mismatch_correction",
+        "lr_schedule",
+        "sample_display",
+        "on_dashboard_exit",
+    }
+    for name, words in choices.items():
+        assert ", ".join(words) in refusal(**{name: "no such word"})
+
+
+def test_a_section_is_described_by_its_keys() -> None:
+    (section,) = [key for key in config_keys() if key.keys]
+    store = section.default
+    assert section.name == "output_store"
+    assert [key.name for key in section.keys] == ["output_store.enabled", "output_store.local_path"]
+    assert [key.default for key in section.keys] == [store.enabled, store.local_path]
+    for key in section.keys:
+        assert (key.group, key.live) == (section.group, False)
+        assert len(key.description) > 10
+
+
 def test_keys_of_a_group_stand_together() -> None:
     groups = [key.group for key in config_keys()]
     changes = sum(before != after for before, after in itertools.pairwise(groups))

@@ -58,11 +58,6 @@ REFUSED = [
         for other in ("scale_rewards=batch", "scale_rewards=none", "advantage_normalization=false")
     ),
     (
-        "dynamic_sampling_metric=reward",
-        "dynamic_sampling_metric='reward'",
-        "no effect without dynamic_sampling=true",
-    ),
-    (
         "degenerate_filter=true mask_truncated_completions=true",
         "mask_truncated_completions=True",
         "choose one of the two",
@@ -100,8 +95,6 @@ REFUSED = [
     ),
     ("delta=1.2", "delta=1.2", "must be above 1 + the upper clip, here 1.2"),
     ("delta=1.25 clip_epsilon_high=0.28", "delta=1.25", "upper clip, here 1.28"),
-    ("kl_bias_correction=true", "kl_bias_correction=True", "no effect without kl_coef above 0"),
-    ("ref_sync_interval=64", "ref_sync_interval=64", "no effect without kl_coef above 0"),
     (
         "adaptive_entropy=true entropy_coef=2",
         "entropy_coef=2.0",
@@ -117,12 +110,49 @@ REFUSED = [
         "entropy_coef_min=0.5",
         "must not be above entropy_coef_max=0.1",
     ),
-    ("mismatch_min=0.5", "mismatch_min=0.5", "no effect without mismatch_correction"),
     (
         "mismatch_correction=token_mask mismatch_min=4",
         "mismatch_min=4.0",
         "must not be above mismatch_max=3.0",
     ),
+]
+
+# Settings, then the first key and value that do nothing, then what they need.
+WITHOUT_EFFECT = [
+    ("fine_tune_type=full lora_rank=4", "lora_rank=4", "fine_tune_type=lora"),
+    ("fine_tune_type=full lora_scale=2", "lora_scale=2.0", "fine_tune_type=lora"),
+    ("fine_tune_type=full lora_dropout=0.1", "lora_dropout=0.1", "fine_tune_type=lora"),
+    ("fine_tune_type=full lora_layers=4", "lora_layers=4", "fine_tune_type=lora"),
+    (
+        "dynamic_sampling_metric=reward",
+        "dynamic_sampling_metric='reward'",
+        "dynamic_sampling=true",
+    ),
+    ("dynamic_sampling_attempts=5", "dynamic_sampling_attempts=5", "dynamic_sampling=true"),
+    ("sapo_temperature_pos=2", "sapo_temperature_pos=2.0", "loss_type=sapo"),
+    ("loss_type=gmpo sapo_temperature_neg=2", "sapo_temperature_neg=2.0", "loss_type=sapo"),
+    ("vespo_k_pos=1", "vespo_k_pos=1.0", "loss_type=vespo"),
+    ("vespo_lambda_pos=1", "vespo_lambda_pos=1.0", "loss_type=vespo"),
+    ("vespo_k_neg=1", "vespo_k_neg=1.0", "loss_type=vespo"),
+    ("loss_type=sapo vespo_lambda_neg=1", "vespo_lambda_neg=1.0", "loss_type=vespo"),
+    ("gmpo_clip=0.2", "gmpo_clip=0.2", "loss_type=gmpo"),
+    ("kl_bias_correction=true", "kl_bias_correction=True", "kl_coef above 0"),
+    ("ref_sync_interval=64", "ref_sync_interval=64", "kl_coef above 0"),
+    ("kl_coef=0.1 ref_mixup_alpha=0.5", "ref_mixup_alpha=0.5", "ref_sync_interval"),
+    ("entropy_target=1", "entropy_target=1.0", "adaptive_entropy=true"),
+    ("entropy_coef_delta=0.1", "entropy_coef_delta=0.1", "adaptive_entropy=true"),
+    ("entropy_coef_min=0.1", "entropy_coef_min=0.1", "adaptive_entropy=true"),
+    ("entropy_coef=0.1 entropy_coef_max=2", "entropy_coef_max=2.0", "adaptive_entropy=true"),
+    ("mismatch_min=0.5", "mismatch_min=0.5", "mismatch_correction"),
+    ("mismatch_max=2", "mismatch_max=2.0", "mismatch_correction"),
+    ("repetition_context_size=64", "repetition_context_size=64", "repetition_penalty"),
+    ("presence_context_size=64", "presence_context_size=64", "presence_penalty"),
+    (
+        "presence_penalty=1 frequency_context_size=64",
+        "frequency_context_size=64",
+        "frequency_penalty",
+    ),
+    ("max_ngram_repeats=0 ngram_size=4", "ngram_size=4", "max_ngram_repeats"),
 ]
 
 ALLOWED = [
@@ -142,7 +172,7 @@ ALLOWED = [
     "advantage_normalization=false scale_rewards=none",
     "multi_objective_aggregation=normalize_then_sum",
     "dynamic_sampling=true",
-    "dynamic_sampling=true dynamic_sampling_metric=reward",
+    "dynamic_sampling=true dynamic_sampling_metric=reward dynamic_sampling_attempts=5",
     "degenerate_filter=true",
     "mask_truncated_completions=true",
     *(f"loss_type={loss}" for loss in ("bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo")),
@@ -164,6 +194,20 @@ ALLOWED = [
     "mismatch_correction=token_truncate mismatch_min=3",
     "mismatch_correction=sequence_mask",
     "off_policy_mask_threshold=0.5",
+    "lora_rank=4 lora_scale=2 lora_dropout=0.1 lora_layers=4",
+    "loss_type=sapo sapo_temperature_pos=2 sapo_temperature_neg=2",
+    "loss_type=vespo vespo_k_pos=1 vespo_lambda_pos=1 vespo_k_neg=1 vespo_lambda_neg=1",
+    "loss_type=gmpo gmpo_clip=0.2",
+    "loss_type=cispo clip_epsilon=0.1",
+    "kl_coef=0.1 ref_sync_interval=64 ref_mixup_alpha=0.5",
+    "adaptive_entropy=true entropy_target=1 entropy_coef_delta=0.1 entropy_coef_max=2",
+    "mismatch_correction=token_mask mismatch_min=0.5 mismatch_max=2",
+    "repetition_penalty=1.1 repetition_context_size=64",
+    "presence_penalty=-0.5 presence_context_size=64",
+    "frequency_penalty=0.5 frequency_context_size=64",
+    "ngram_size=4",
+    "fine_tune_type=full lora_rank=8 gmpo_clip=0.4 ngram_size=3 mismatch_max=3",
+    "top_entropy_quantile=0.2",
 ]
 
 
@@ -175,6 +219,13 @@ def test_what_cannot_be_meant_is_refused_with_key_value_and_remedy(
     assert "\n" not in message
     assert message.startswith(f"{start}: ")
     assert remedy in message
+
+
+@pytest.mark.parametrize(("words", "start", "needed"), WITHOUT_EFFECT)
+def test_what_would_do_nothing_is_refused_with_what_it_needs(
+    words: str, start: str, needed: str
+) -> None:
+    assert refusal(words) == f"{start}: has no effect without {needed}"
 
 
 @pytest.mark.parametrize("words", ALLOWED)
@@ -235,42 +286,14 @@ def test_one_weight_for_each_function_is_expected() -> None:
             expect_weights(weights, 2)
 
 
-# --- the smallest group
+@pytest.mark.parametrize("name", ["clip_epsilon", "clip_epsilon_high"])
+def test_a_clip_that_rounds_away_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}=1e-09: .* use at least 1e-06"):
+        load_config({name: 1e-9})
+    load_config({name: 1e-4})
 
 
-@pytest.mark.parametrize("value", [1, 0, -2, 2.5, "4"])
-def test_M03_a_group_that_is_none_is_refused_in_a_table(value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config({"group_size": value})
-    rule = "expected int >= 2" if isinstance(value, int) else "expected int"
-    assert str(caught.value).startswith(f"group_size={value!r}: {rule}")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("1", "1"),
-        ("0", "0"),
-        ("-2", "-2"),
-        ("2.5", "'2.5'"),
-        ("four", "'four'"),
-        ("none", "'none'"),
-    ],
-)
-def test_M03_a_group_that_is_none_is_refused_as_text_and_as_a_change(text: str, shown: str) -> None:
-    assert refusal(f"group_size={text}").startswith(f"group_size={shown}: expected int")
-    with pytest.raises(ConfigError) as caught:
-        with_setting(GRPOConfig(), "group_size", text)
-    assert str(caught.value).startswith(f"group_size={shown}: expected int")
-
-
-def test_M03_the_text_of_a_whole_number_is_one() -> None:
-    assert load_config({}, {"group_size": "2"}).group_size == 2
-
-
-@pytest.mark.parametrize("reuse", ["num_iterations", "steps_per_generation"])
-def test_dropout_with_rollouts_that_are_used_again_is_refused(reuse: str) -> None:
-    with pytest.raises(ConfigError, match=r"lora_dropout=0\.1: .* set lora_dropout=0"):
-        load_config({"lora_dropout": 0.1, reuse: 2})
-    load_config({"lora_dropout": 0.1})
-    load_config({reuse: 2})
+def test_a_top_k_of_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"top_k=1: .* use 0 for all, or at least 2"):
+        load_config({"top_k": 1})
+    load_config({"top_k": 2})

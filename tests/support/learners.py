@@ -12,7 +12,8 @@ from mlx.utils import tree_map
 
 from grpo_protocol import GRPOConfig
 from grpo_protocol.settings.loss import LossType
-from grpo_trainer.learner import Learner, scoring_distribution
+from grpo_trainer.distribution import Distribution
+from grpo_trainer.learner import Learner
 from grpo_trainer.policy import Policy, load_policy
 from grpo_trainer.token_scores import score_tokens
 from grpo_trainer.training_rows import MicroBatch, TrainingRow, completion_values, to_tensors
@@ -84,7 +85,8 @@ def off_policy_rows(learner: Learner, config: GRPOConfig, noise: float = 0.15) -
 
 def logprobs_of(learner: Learner, rows: MicroBatch, config: GRPOConfig) -> list[list[float]]:
     """Of each token of each completion, under the learner's policy as it is now."""
-    scores, _ = score_tokens(learner.policy.model, to_tensors(rows), scoring_distribution(config))
+    distribution = Distribution.for_training(config)
+    scores, _ = score_tokens(learner.policy.model, to_tensors(rows), distribution)
     return completion_values(scores, rows)
 
 

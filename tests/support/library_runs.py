@@ -87,8 +87,8 @@ class Library:
     def _listen_to_updates(self) -> None:
         update = self.trainer.learner.update
 
-        def listen(micro_batches: Any, config: GRPOConfig, step: int) -> Any:
+        def listen(micro_batches: Any, config: GRPOConfig, step: int, **options: Any) -> Any:
             self.updates.append(Update([list(batch) for batch in micro_batches], config, step))
-            return update(micro_batches, config, step)
+            return update(micro_batches, config, step, **options)
 
         self.trainer.learner.update = listen  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_protocol.config import GRPOConfig
-from grpo_trainer.objective.goal import Goal
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens
 
 SEQUENCE_LOSSES = ("luspo", "gmpo")
@@ -77,7 +77,7 @@ def padded(rows: Sequence[PlainRow], width: int, *, with_ref: bool) -> ScoredTok
 
 def plain_loss(
     batches: Sequence[Sequence[PlainRow]],
-    goal: Goal,
+    objective: StepObjective,
     frozen: Sequence[Sequence[PlainRow]] | None = None,
 ) -> float:
     """The loss of a step. What has no gradient is computed from `frozen`, else from `batches`."""
@@ -86,23 +86,25 @@ def plain_loss(
     num_tokens = sum(len(row.new) for row in rows)
     loss = 0.0
     for batch, still_batch in zip(batches, still, strict=True):
-        terms = [_token_terms(*pair, goal) for pair in zip(batch, still_batch, strict=True)]
+        terms = [_token_terms(*pair, objective) for pair in zip(batch, still_batch, strict=True)]
         total = sum(map(sum, terms))
-        match goal.config.loss_type:
+        match objective.config.loss_type:
             case "bnpo":
                 loss += total / sum(map(len, terms)) / len(batches)
             case "dr_grpo":
-                loss += total / len(rows) / goal.config.max_completion_length
+                loss += total / len(rows) / objective.config.max_completion_length
             case "dapo" | "cispo" | "vespo":
                 loss += total / num_tokens
             case "luspo":
                 loss += total / len(rows)
             case _:
                 loss += sum(sum(term) / len(term) for term in terms) / len(rows)
-    if goal.entropy_coef:
-        threshold = -math.inf if goal.entropy_threshold is None else goal.entropy_threshold
+    if objective.entropy_coef:
+        threshold = (
+            -math.inf if objective.entropy_threshold is None else objective.entropy_threshold
+        )
         kept = [h for row in rows for h in row.entropy if h >= threshold]
-        loss -= goal.entropy_coef * sum(kept) / len(kept)
+        loss -= objective.entropy_coef * sum(kept) / len(kept)
     return loss
 
 
@@ -120,8 +122,8 @@ def gradient_by_differences(loss: Callable[[PlainRow], float], row: PlainRow) ->
     return slopes
 
 
-def _token_terms(row: PlainRow, still: PlainRow, goal: Goal) -> list[float]:
-    config = goal.config
+def _token_terms(row: PlainRow, still: PlainRow, objective: StepObjective) -> list[float]:
+    config = objective.config
     ratios, still_ratios = _ratios(row, config), _ratios(still, config)
     rho = _mismatch(row, config)
     drift = [s - n for s, n in zip(still.sampling, still.new, strict=True)]
@@ -129,10 +131,10 @@ def _token_terms(row: PlainRow, still: PlainRow, goal: Goal) -> list[float]:
     is_kept = row.advantage >= 0 or threshold is None or sum(drift) / len(drift) <= threshold
     terms = []
     for t in range(len(row.new)):
-        term = _policy_term(t, row, still, ratios, still_ratios, rho, goal)
+        term = _policy_term(t, row, still, ratios, still_ratios, rho, objective)
         if not is_kept:
             term = 0.0
-        if goal.entropy_threshold is not None and row.entropy[t] < goal.entropy_threshold:
+        if objective.entropy_threshold is not None and row.entropy[t] < objective.entropy_threshold:
             term = 0.0
         if config.loss_type != "vespo":
             term *= rho[t]
@@ -174,9 +176,9 @@ def _policy_term(
     ratios: list[float],
     still_ratios: list[float],
     rho: list[float],
-    goal: Goal,
+    objective: StepObjective,
 ) -> float:
-    config, a = goal.config, row.advantage
+    config, a = objective.config, row.advantage
     match config.loss_type:
         case "cispo":
             return -min(still_ratios[t], config.clip_epsilon_high or 5.0) * a * row.new[t]

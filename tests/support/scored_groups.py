@@ -6,7 +6,7 @@ from grpo_protocol.messages import FinishReason
 from grpo_trainer.dataset import Example
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rollout import Completion
-from grpo_trainer.rollout_window import RolloutWindow, ScoredGroup, Share
+from grpo_trainer.rollout_batch import MiniBatch, RolloutBatch, ScoredGroup
 
 Rewards = Sequence[float | None]
 ENDINGS: dict[str, FinishReason] = {"s": "stop", "l": "length", "r": "repetition"}
@@ -46,6 +46,6 @@ def group(
     )
 
 
-def window(*shares: Share, rounds: int = 1) -> RolloutWindow:
+def rollout_batch(*mini_batches: MiniBatch, rounds: int = 1) -> RolloutBatch:
     """What was sampled before step 7 at temperature 0.8."""
-    return RolloutWindow(7, 0.8, list(shares), rounds)
+    return RolloutBatch(7, 0.8, list(mini_batches), rounds)

@@ -62,7 +62,6 @@ def test_golden_values_of_trl(scale: ScaleRewards) -> None:
     found = compute_advantages(REWARDS, 4, scale)
     assert found.values == pytest.approx(list(chain(*GOLDEN[scale])), abs=1e-5)
     assert found.zero_spread == [False, True, False]
-    assert found.frac_zero_std == pytest.approx(1 / 3)
 
 
 def test_golden_values_of_gdpo() -> None:
@@ -176,7 +175,7 @@ def test_a_large_common_offset_does_not_drown_the_spread(
         compare({"a": [start + spread * r for r in (0.0, 0.25, 0.5, 1.0)]}, 1, **mode)
         for start in (0.0, offset)
     )
-    assert plain.has_signal
+    assert any(plain.values)
     assert shifted.values == pytest.approx(plain.values, abs=1e-5)
     assert shifted.zero_spread == [False]
 
@@ -191,8 +190,7 @@ def test_M01_equal_rewards_give_exactly_zero(mode: dict[str, Any], reward: float
     assert found.zero_spread == [True, False]
     only = compare({"a": [reward] * 7}, 1, group_size=7, **mode)
     assert only.values == [0.0] * 7
-    assert not only.has_signal
-    assert only.frac_zero_std == 1.0
+    assert only.zero_spread == [True]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -251,7 +249,6 @@ def test_M04_rows_without_reward_get_zero_and_take_no_part(scale: ScaleRewards) 
     divisor = 1.0 if scale == "none" else math.sqrt(0.5) + 1e-4
     assert found.values == pytest.approx([0, 0.5 / divisor, 0, -0.5 / divisor])
     assert found.values[0] == found.values[2] == 0.0
-    assert found.has_signal
 
 
 def test_M04_functions_that_abstain_in_turn_are_compared_by_what_they_gave() -> None:
@@ -280,7 +277,6 @@ def test_M04_a_single_survivor_and_none_at_all_are_no_signal(
     assert all(found.values[4:])
     alone = compare({"a": rewards, "b": rewards}, 1, 1, **mode)
     assert alone.values == [0.0] * 4
-    assert not alone.has_signal
     assert alone.zero_spread == [True]
 
 

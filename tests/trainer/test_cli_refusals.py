@@ -129,7 +129,7 @@ REFUSALS: list[tuple[Damage, list[str]]] = [
     (unknown_option, ["--grop-size"]),
     (missing_config, ["no.toml", "No such file"]),
     (broken_config, ["bad.toml", "not valid TOML"]),
-    (number_as_text, ["learning_rate='1e-6'", "float"]),
+    (number_as_text, ["learning_rate='1e-6'", "a number"]),
     (occupied_folder, ["output_dir=", "checkpoint-3", "--resume", "--output-dir"]),
     (resume_without_a_folder, ["latest", "--output-dir"]),
 ]

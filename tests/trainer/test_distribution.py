@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from grpo_protocol import GRPOConfig
 from grpo_trainer.distribution import Distribution, history_windows, last_tokens
@@ -289,3 +290,11 @@ def test_it_knows_which_of_its_parts_are_on() -> None:
         == distribution("penalties").penalized(mx.zeros((1, 8)), mx.array([[3]])).tolist()
     )
     assert bare.temperature == distribution("filters").temperature
+
+
+def test_training_leaves_filters_out_once_rollouts_are_used_again() -> None:
+    once = GRPOConfig(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1)
+    assert Distribution.for_training(once) == Distribution.of(once)
+    for reuse in ({"num_iterations": 2}, {"steps_per_generation": 2}):
+        again = Distribution.for_training(replace(once, **reuse))
+        assert again == Distribution(temperature=0.7)

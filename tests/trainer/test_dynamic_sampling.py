@@ -64,11 +64,12 @@ def test_flat_groups_are_replaced_until_the_step_is_full(tmp_path: Path) -> None
         assert {event.advantage for event in discarded} == {None}
         metrics = step.metrics
         assert metrics["dynamic_sampling/kept_groups"] == 4
-        assert metrics["dynamic_sampling/replaced_groups"] == len(discarded) / 4 > 0
+        assert metrics["dynamic_sampling/discarded_groups"] == len(discarded) / 4 > 0
+        assert metrics["dynamic_sampling/kept_reward"] == 1.5
         assert metrics["dynamic_sampling/rounds"] > 1
         assert metrics["frac_reward_zero_std"] == len(discarded) / len(told)
-        assert metrics["completions/trained_ratio"] == 1.0
-        assert step.mean_reward == 1.5, "of the effective batch"
+        assert metrics["completions/trained_ratio"] == 16 / len(told)
+        assert step.mean_reward == pytest.approx(1.5 * 16 / len(told)), "of all that was sampled"
         assert step.total_tokens == sum(event.tokens for event in told)
     assert library.logs("warn") == []
 
@@ -119,7 +120,7 @@ def test_all_flat_to_the_cap_is_a_step_without_update(tmp_path: Path) -> None:
     assert are_identical(copy_of(library.trainer.policy.weights), before)
     for step, told in zip(library.all(Step), told_by_step(library), strict=True):
         assert (step.loss, step.gradient_norm, step.gradients_applied) == (0.0, 0.0, False)
-        assert (step.mean_reward, step.mean_advantage) == (None, None)
+        assert (step.mean_reward, step.mean_advantage) == (0.0, None)
         assert step.metrics["dynamic_sampling/kept_groups"] == 0
         assert step.metrics["dynamic_sampling/rounds"] == 3
         assert step.metrics["frac_reward_zero_std"] == 1.0
@@ -145,7 +146,44 @@ def test_a_half_filled_window_feeds_all_of_its_steps(tmp_path: Path) -> None:
     library.train([*ROWS[17:19], ROWS[0]])
     assert [len(update.rows) for update in library.updates] == [4, 4, 0]
     assert [step.gradients_applied for step in library.all(Step)] == [True, True, False]
-    assert [len(told) for told in told_by_step(library)] == [4 + 8, 4, 0]
+    assert [len(told) for told in told_by_step(library)] == [4 + 4, 4 + 4, 0]
+
+
+def test_gdpo_without_any_group_left_is_a_step_without_update(tmp_path: Path) -> None:
+    library = dynamic(
+        tmp_path,
+        never,
+        dynamic_sampling_attempts=1,
+        multi_objective_aggregation="normalize_then_sum",
+        max_steps=2,
+    )
+    assert library.train(ROWS).status == "completed"
+    assert [step.gradients_applied for step in library.all(Step)] == [False, False]
+
+
+def test_a_spread_that_the_degenerate_filter_takes_away_is_none(tmp_path: Path) -> None:
+    """Hardly a completion ends, so none is left that could differ from another."""
+    library = dynamic(
+        tmp_path,
+        noise,
+        degenerate_filter=True,
+        max_completion_length=2,
+        dynamic_sampling_attempts=2,
+        max_steps=1,
+    )
+    library.train(ROWS)
+    (step,) = library.all(Step)
+    assert step.metrics["completions/clipped_ratio"] > 0.9
+    assert step.metrics["dynamic_sampling/kept_groups"] == 0
+    assert step.metrics["dynamic_sampling/rounds"] == 2
+
+
+async def test_database_and_events_agree_on_a_step_without_any_group_left(tmp_path: Path) -> None:
+    library = dynamic(tmp_path, never, dynamic_sampling_attempts=1, max_steps=1)
+    library.train(ROWS)
+    (step,) = library.all(Step)
+    query = "SELECT mean_reward, std_reward FROM training_steps"
+    assert library.query(query) == [(step.mean_reward, step.std_reward)] == [(0.0, 0.0)]
 
 
 def test_prompts_that_repeat_within_a_step_get_other_completions(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Scorer:
     """Scores a row by its answer; rows of odd numbers abstain."""
 
     def __init__(self) -> None:
-        self.names = ["even"]
+        self.names, self.weights = ["even"], [1.0]
         self.batches: list[RewardBatch] = []
 
     def score(self, batch: RewardBatch) -> RewardScores:

@@ -16,7 +16,7 @@ from grpo_trainer.prompts import EncodedPrompt, encode_prompts
 from grpo_trainer.rewards.batch import RewardBatch
 from grpo_trainer.rewards.types import RewardScores
 from grpo_trainer.rollout import Completion, Interrupted, sample_groups
-from grpo_trainer.rollout_window import ScoredGroup
+from grpo_trainer.rollout_batch import ScoredGroup
 from tiny_model import tiny_model
 
 Function = Callable[[RewardBatch], list[float | None]]
@@ -29,14 +29,14 @@ class Scorer:
     def __init__(self, weights: Sequence[float] = (), **functions: Function) -> None:
         self.names = list(functions)
         self._functions = functions
-        self._weights = list(weights) or [1.0] * len(functions)
+        self.weights = list(weights) or [1.0] * len(functions)
         self.batches: list[RewardBatch] = []
 
     def score(self, batch: RewardBatch) -> RewardScores:
         self.batches.append(batch)
         found = {name: function(batch) for name, function in self._functions.items()}
         total: list[float | None] = [
-            sum(w * (value or 0.0) for w, value in zip(self._weights, row, strict=True))
+            sum(w * (value or 0.0) for w, value in zip(self.weights, row, strict=True))
             for row in zip(*found.values(), strict=True)
         ]
         return RewardScores(total=total, per_function=found, names=self.names)

@@ -1,6 +1,7 @@
 """Gradients of one step: the memory that they need, and how they are clipped."""
 
 import math
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -10,7 +11,9 @@ from grpo_trainer.learner import Learner
 from grpo_trainer.training_rows import TrainingRow
 from grpo_trainer.trees import leaves, number
 from learners import (
+    are_identical,
     config_of,
+    copy_of,
     largest_difference,
     learner_by_position,
     make_learner,
@@ -81,3 +84,24 @@ def test_W47_the_whole_accumulated_gradient_is_clipped_before_the_optimizer_gets
     expected = {name: mx.clip(m, -1e-4, 1e-4) for name, m in moments(free).items()}
     assert largest_difference(moments(by_value), expected) < 1e-9
     assert max(number(mx.abs(m).max()) for m in moments(free).values()) > 2e-4
+
+
+# --- none at all
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_where_masks_leave_nothing_nothing_moves(kind: str) -> None:
+    """Neither decay nor the moments of the step before."""
+    settings: dict[str, Any] = {
+        "fine_tune_type": kind,
+        "weight_decay": 0.1,
+        "learning_rate": 1e-2,
+    }
+    learner = make_learner(**settings)
+    learner.update([make_rows()], config_of(**settings), 1)
+    weights, state = copy_of(learner.policy.weights), copy_of(learner.optimizer.state)
+    masked = config_of(**settings, mismatch_correction="sequence_mask", mismatch_max=1e-6)
+    result = learner.update([make_rows()], masked, 2)
+    assert (result.gradient_norm, result.applied, result.is_finite) == (0.0, False, True)
+    assert are_identical(copy_of(learner.policy.weights), weights)
+    assert are_identical(copy_of(learner.optimizer.state), state)

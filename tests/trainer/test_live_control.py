@@ -1,10 +1,7 @@
 """Commands to a real trainer: acknowledged at once, applied between steps, never lost."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from grpo_protocol.messages import (
     Ack,
@@ -16,14 +13,7 @@ from grpo_protocol.messages import (
     Resumed,
     Step,
 )
-from live_runs import GATED_REWARD, applied, position, start_endless, stop
-from trainers import StartTrainer
-
-
-@pytest.fixture
-def start(start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path) -> Any:
-    """Starts a run that goes on until it is told to stop."""
-    return partial(start_endless, start_trainer, tmp_path, qwen3_folder)
+from live_runs import GATED_REWARD, applied, position, stop
 
 
 def test_every_command_is_acknowledged_with_its_line_and_applied(start: Any) -> None:

@@ -1,7 +1,6 @@
 """What ends a run: STOP, signals, and a dashboard that is gone."""
 
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from grpo_protocol.messages import (
     Resumed,
     Step,
 )
-from live_runs import applied, start_endless, stop
-from trainers import StartTrainer
-
-
-@pytest.fixture
-def start(start_trainer: StartTrainer, tmp_path: Path, qwen3_folder: Path) -> Any:
-    """Starts a run that goes on until it is told to stop."""
-    return partial(start_endless, start_trainer, tmp_path, qwen3_folder)
+from live_runs import applied, stop
 
 
 def test_STOP_during_a_long_generation_ends_at_the_next_token(start: Any, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import mlx.core as mx
 import pytest
 
 from grpo_protocol import load_config
-from grpo_trainer.objective.goal import Goal
-from grpo_trainer.objective.step_loss import LossShare, step_loss
+from grpo_trainer.objective.row_sums import RowSums
+from grpo_trainer.objective.step_loss import MicroBatchLoss, step_loss
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens
 from grpo_trainer.trees import number
-from grpo_trainer.update_metrics import describe_update, joined
+from grpo_trainer.update_metrics import describe_update
 
 NEW = [[-1.0, -0.5, 0.0], [-2.0, -1.0, -0.7]]
 OLD = [[-1.3, -0.6, 0.0], [-1.8, -0.9, -1.2]]
@@ -52,7 +53,7 @@ NAMES = ["-".join(map(str, settings.values())) for settings, _, _ in GOLDEN]
 OWN_BOUNDS = ("cispo", "sapo", "vespo", "gmpo")
 
 
-def golden_loss(new_B_T: mx.array, settings: dict[str, Any]) -> LossShare:
+def golden_loss(new_B_T: mx.array, settings: dict[str, Any]) -> MicroBatchLoss:
     """The loss of both rows in one micro-batch."""
     if settings.get("loss_type") not in OWN_BOUNDS:
         settings = {"clip_epsilon_high": 0.28, **settings}
@@ -66,11 +67,13 @@ def golden_loss(new_B_T: mx.array, settings: dict[str, Any]) -> LossShare:
         advantages_B=mx.array(ADVANTAGES),
         mask_B_T=mx.array(MASK),
     )
-    return step_loss(tokens, Goal(config, total_rows=2, total_tokens=5))
+    return step_loss(tokens, StepObjective(config, total_rows=2, total_tokens=5))
 
 
 def metrics_of(**settings: Any) -> dict[str, float | None]:
-    return describe_update(joined([golden_loss(mx.array(NEW), settings).sums]))
+    sums = RowSums()
+    sums.add(golden_loss(mx.array(NEW), settings).sums)
+    return describe_update(sums)
 
 
 @pytest.mark.parametrize(("settings", "value", "gradient"), GOLDEN, ids=NAMES)

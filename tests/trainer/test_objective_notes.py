@@ -96,3 +96,14 @@ def test_a_run_with_defaults_warns_of_nothing(tmp_path: Path) -> None:
     library = Library(tmp_path, max_steps=2)
     library.train()
     assert library.logs("warn") == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"importance_sampling_level": "sequence"}, {"loss_type": "luspo"}]
+)
+def test_a_wide_clip_on_whole_completions_is_named_once_it_can_act(
+    settings: dict[str, Any],
+) -> None:
+    (note,) = notes(**settings, num_iterations=2)
+    assert note.startswith("clip_epsilon=0.2 with a ratio of whole completions")
+    assert notes(**settings, num_iterations=2, clip_epsilon=3e-4) == notes(**settings) == []

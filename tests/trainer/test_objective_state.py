@@ -1,6 +1,5 @@
 """What a checkpoint keeps of the objective, and how a damaged or foreign one is refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +7,18 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
-from grpo_protocol import GRPOConfig
 from grpo_trainer.entropy_bonus import EntropyState
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
 from grpo_trainer.objective_state import (
     REFERENCE_NAME,
-    ROLLOUTS_NAME,
     ObjectiveState,
-    read_window,
     restore,
     state_of,
     write,
 )
-from grpo_trainer.plan import TrainingPlan
 from grpo_trainer.policy import load_policy
-from grpo_trainer.rollout import Completion
-from grpo_trainer.rollout_window import RolloutWindow, ScoredGroup, Share
 from grpo_trainer.tensor_file import read_tensors, write_tensors
-from grpo_trainer.training_rows import TrainingRow
 from learners import config_of, make_learner
 from tiny_model import make_model, tiny_model
 
@@ -107,10 +99,10 @@ def test_training_does_not_change_the_fingerprint() -> None:
 def test_a_moved_reference_is_written_and_another_file_is_refused(tmp_path: Path) -> None:
     learner = make_learner(**KL)
     assert learner.reference is not None
-    write(tmp_path, learner, None)
+    write(tmp_path, learner)
     assert not list(tmp_path.iterdir())
     learner.reference.restore(shifted(learner.reference.weights))
-    write(tmp_path, learner, None)
+    write(tmp_path, learner)
     state = state_of(learner, adaptive_entropy=False)
     restore(tmp_path, make_learner(**KL), state)
     path = tmp_path / REFERENCE_NAME
@@ -145,73 +137,3 @@ def test_the_adaptive_bonus_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_fixed_bonus_is_not_kept() -> None:
     learner = make_learner(entropy_coef=0.3)
     assert state_of(learner, adaptive_entropy=False).entropy is None
-
-
-# --- rollouts
-
-
-def plan_of(**settings: Any) -> TrainingPlan:
-    return TrainingPlan(6, GRPOConfig(**{"num_iterations": 3, **settings}))
-
-
-def window() -> RolloutWindow:
-    """With numbers whose shortest decimal form is long, and with all that may be unknown."""
-    completion = Completion([5, 6, 258], "stop", [-0.1, -1 / 3, -1e-9], "\n\n")
-    row = TrainingRow([1, 2], [5, 6, 258], 2 / 3, [-0.1, -1 / 3, -1e-9], [-0.2, -0.3, -7e-12])
-    group = ScoredGroup(
-        prompt=4,
-        completions=[completion],
-        texts=['a "quoted" \u2028 line\n'],
-        rewards=[None],
-        reward_parts={"letters": [None], "digits": [0.1]},
-        advantages=[None],
-    )
-    return RolloutWindow(1, 0.7, [Share([group], [[row], []], [group])], sampling_rounds=2)
-
-
-def test_rollouts_come_back_as_they_were(tmp_path: Path) -> None:
-    write(tmp_path, make_learner(), window())
-    assert read_window(tmp_path, 1, plan_of(), {}) == window()
-    assert read_window(tmp_path, 2, plan_of(), {}) == window()
-
-
-def test_rollouts_are_not_read_where_new_ones_are_sampled(tmp_path: Path) -> None:
-    (tmp_path / ROLLOUTS_NAME).write_text("not JSON")
-    for step in (0, 3, 6):
-        assert read_window(tmp_path, step, plan_of(), {}) is None
-
-
-@pytest.mark.parametrize("content", [None, "", "{", '{"first_step": 1}', "\udcff"])
-def test_rollouts_that_are_missing_or_broken_are_refused(
-    tmp_path: Path, content: str | None
-) -> None:
-    path = tmp_path / ROLLOUTS_NAME
-    if content is not None:
-        path.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(CheckpointError, match=r"rollouts\.json: cannot be read: ") as caught:
-        read_window(tmp_path, 1, plan_of(), {})
-    assert "\n" not in str(caught.value)
-
-
-def test_settings_that_say_the_same_in_other_words_are_taken(tmp_path: Path) -> None:
-    write(tmp_path, make_learner(), window())
-    settings = {"num_iterations": 3, "steps_per_generation": 1, "seed": 0, "shuffle": True}
-    assert read_window(tmp_path, 1, plan_of(), settings) == window()
-
-
-def test_the_refusal_names_every_setting_that_is_another(tmp_path: Path) -> None:
-    write(tmp_path, make_learner(), window())
-    settings = {"num_iterations": 2, "batch_size": 4, "seed": 0, "shuffle": True}
-    with pytest.raises(CheckpointError) as caught:
-        read_window(tmp_path, 1, plan_of(), settings)
-    assert str(caught.value).endswith(
-        ": batch_size 4 → 1, num_iterations 2 → 3: step 2 would train on other rollouts than the "
-        "run had for it; resume with the settings of the run"
-    )
-
-
-def test_rollouts_without_reference_do_not_serve_a_KL_term(tmp_path: Path) -> None:
-    write(tmp_path, make_learner(), window())
-    with pytest.raises(CheckpointError, match=r"kl_coef=0\.1: the rollouts that step 2 "):
-        read_window(tmp_path, 1, plan_of(kl_coef=0.1), {})
-    assert json.loads((tmp_path / ROLLOUTS_NAME).read_text())["first_step"] == 1

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from grpo_protocol import GRPOConfig, load_config
-from grpo_trainer.objective.corrections import linear_quantile, mismatch_weights
-from grpo_trainer.objective.goal import Goal
+from grpo_trainer.objective.corrections import mismatch_weights
+from grpo_trainer.objective.entropy_mask import linear_quantile
 from grpo_trainer.objective.step_loss import step_loss
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens
 from grpo_trainer.trees import number
 from plain_objective import PlainRow, gradient_by_differences, padded, plain_loss, random_rows
@@ -61,9 +62,9 @@ WIDTH = 6
 THRESHOLD = 1.2
 
 
-def goal_of(
+def objective_of(
     name: str, level: str | None = None, *, masks_entropy: bool = False, **settings: Any
-) -> Goal:
+) -> StepObjective:
     if name in CLIPPED:
         settings = {"clip_epsilon": 0.1, "clip_epsilon_high": 0.15, **settings}
     config = load_config(
@@ -74,7 +75,7 @@ def goal_of(
             **settings,
         }
     )
-    return Goal(
+    return StepObjective(
         config=config,
         total_rows=len(ROWS),
         total_tokens=NUM_TOKENS,
@@ -87,16 +88,16 @@ def arrays(config: GRPOConfig) -> list[ScoredTokens]:
     return [padded(batch, WIDTH, with_ref=bool(config.kl_coef)) for batch in BATCHES]
 
 
-def value_and_gradient(goal: Goal) -> tuple[float, list[list[float]]]:
+def value_and_gradient(objective: StepObjective) -> tuple[float, list[list[float]]]:
     """Of the step's loss in the log-probs of each row's own tokens; all others must have none."""
     value, slopes = 0.0, []
-    for batch, tokens in zip(BATCHES, arrays(goal.config), strict=True):
+    for batch, tokens in zip(BATCHES, arrays(objective.config), strict=True):
 
         def loss(new: mx.array, tokens: ScoredTokens = tokens) -> mx.array:
-            return step_loss(tokens._replace(logprobs_B_T=new), goal).loss
+            return step_loss(tokens._replace(logprobs_B_T=new), objective).loss
 
-        share, slope = mx.value_and_grad(loss)(tokens.logprobs_B_T)
-        value += number(share)
+        part, slope = mx.value_and_grad(loss)(tokens.logprobs_B_T)
+        value += number(part)
         found, mask = np.array(slope), np.array(tokens.mask_B_T) == 1
         assert not found[~mask].any()
         slopes += [line[inside].tolist() for line, inside in zip(found, mask, strict=True)]
@@ -104,7 +105,7 @@ def value_and_gradient(goal: Goal) -> tuple[float, list[list[float]]]:
     return value, slopes
 
 
-def plain_gradient(goal: Goal) -> Iterator[list[float]]:
+def plain_gradient(objective: StepObjective) -> Iterator[list[float]]:
     """The same by central differences of the plain objective."""
     for b, batch in enumerate(BATCHES):
         for r, row in enumerate(batch):
@@ -112,7 +113,7 @@ def plain_gradient(goal: Goal) -> Iterator[list[float]]:
             def loss(changed: PlainRow, b: int = b, r: int = r) -> float:
                 batches = [list(each) for each in BATCHES]
                 batches[b][r] = changed
-                return plain_loss(batches, goal, frozen=BATCHES)
+                return plain_loss(batches, objective, frozen=BATCHES)
 
             yield gradient_by_differences(loss, row)
 
@@ -125,10 +126,10 @@ def test_value_and_gradient_equal_the_plain_formulas(
 ) -> None:
     settings = {**KL[kl], **CORRECTIONS[correction]}
     for masks_entropy, off_policy in itertools.product([False, True], [{}, OFF_POLICY]):
-        goal = goal_of(name, level, masks_entropy=masks_entropy, **settings, **off_policy)
-        value, gradient = value_and_gradient(goal)
-        assert value == pytest.approx(plain_loss(BATCHES, goal), abs=1e-5, rel=1e-5)
-        for found, expected in zip(gradient, plain_gradient(goal), strict=True):
+        objective = objective_of(name, level, masks_entropy=masks_entropy, **settings, **off_policy)
+        value, gradient = value_and_gradient(objective)
+        assert value == pytest.approx(plain_loss(BATCHES, objective), abs=1e-5, rel=1e-5)
+        for found, expected in zip(gradient, plain_gradient(objective), strict=True):
             assert found == pytest.approx(expected, abs=1e-5, rel=1e-4)
 
 
@@ -166,7 +167,12 @@ def test_the_random_rows_reach_every_branch() -> None:
 
 
 def one_token(
-    new: float, old: float, advantage: float, goal: Goal, ref: float = 0.0, sampling: float = 0.0
+    new: float,
+    old: float,
+    advantage: float,
+    objective: StepObjective,
+    ref: float = 0.0,
+    sampling: float = 0.0,
 ) -> tuple[float, float]:
     """The loss of one token and its slope."""
 
@@ -176,42 +182,42 @@ def one_token(
             entropy_B_T=mx.ones_like(x),
             old_logprobs_B_T=mx.array([[old]]),
             sampling_logprobs_B_T=mx.array([[sampling]]),
-            ref_logprobs_B_T=mx.array([[ref]]) if goal.config.kl_coef else None,
+            ref_logprobs_B_T=mx.array([[ref]]) if objective.config.kl_coef else None,
             advantages_B=mx.array([advantage]),
             mask_B_T=mx.array([[1.0]]),
         )
-        return step_loss(tokens, goal).loss
+        return step_loss(tokens, objective).loss
 
     value, slope = mx.value_and_grad(loss)(mx.array([[new]]))
     return number(value), number(slope)
 
 
-def goal_of_one(**settings: Any) -> Goal:
-    return Goal(load_config(settings), total_rows=1, total_tokens=1)
+def objective_of_one(**settings: Any) -> StepObjective:
+    return StepObjective(load_config(settings), total_rows=1, total_tokens=1)
 
 
 def test_the_clip_is_pessimistic() -> None:
     """A bad action that became likelier is pushed down with its full ratio; a good one is not."""
-    goal = goal_of_one(loss_type="dapo", clip_epsilon_high=0.28)
-    assert one_token(-0.5, -1.0, 1.0, goal)[1] == 0.0
-    assert one_token(-1.5, -1.0, -1.0, goal)[1] == 0.0
-    assert one_token(-0.5, -1.0, -1.0, goal)[1] == pytest.approx(math.exp(0.5), rel=1e-5)
-    assert one_token(-1.5, -1.0, 1.0, goal)[1] == pytest.approx(-math.exp(-0.5), rel=1e-5)
+    objective = objective_of_one(loss_type="dapo", clip_epsilon_high=0.28)
+    assert one_token(-0.5, -1.0, 1.0, objective)[1] == 0.0
+    assert one_token(-1.5, -1.0, -1.0, objective)[1] == 0.0
+    assert one_token(-0.5, -1.0, -1.0, objective)[1] == pytest.approx(math.exp(0.5), rel=1e-5)
+    assert one_token(-1.5, -1.0, 1.0, objective)[1] == pytest.approx(-math.exp(-0.5), rel=1e-5)
 
 
 def test_delta_caps_the_ratio_that_the_clip_leaves_free() -> None:
-    goal = goal_of_one(delta=4.0)
-    assert one_token(-0.5, -1.0, -1.0, goal)[1] == pytest.approx(math.exp(0.5), rel=1e-5)
-    value, slope = one_token(-0.5, -2.0, -1.0, goal)
+    objective = objective_of_one(delta=4.0)
+    assert one_token(-0.5, -1.0, -1.0, objective)[1] == pytest.approx(math.exp(0.5), rel=1e-5)
+    value, slope = one_token(-0.5, -2.0, -1.0, objective)
     assert value == pytest.approx(4.0)
     assert slope == 0.0
 
 
 def test_the_cap_of_cispo_is_5_unless_said_otherwise() -> None:
     """It keeps the gradient of a capped token, at the weight of the cap."""
-    goal = goal_of_one(loss_type="cispo")
-    assert one_token(-0.5, -1.5, 1.0, goal)[1] == pytest.approx(-math.e, rel=1e-5)
-    assert one_token(-0.5, -3.5, 1.0, goal)[1] == pytest.approx(-5.0, rel=1e-5)
+    objective = objective_of_one(loss_type="cispo")
+    assert one_token(-0.5, -1.5, 1.0, objective)[1] == pytest.approx(-math.e, rel=1e-5)
+    assert one_token(-0.5, -3.5, 1.0, objective)[1] == pytest.approx(-5.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -225,18 +231,20 @@ def test_log_probs_that_are_worlds_apart_give_finite_numbers(
     settings = {**LOSSES[name], "kl_coef": 0.1, "mismatch_correction": correction}
     for advantage in (1.0, -1.0):
         values = {"old": -1.0, "ref": -1.0, "sampling": -1.0, what: far}
-        value, slope = one_token(-1.0, advantage=advantage, goal=goal_of_one(**settings), **values)
+        value, slope = one_token(
+            -1.0, advantage=advantage, objective=objective_of_one(**settings), **values
+        )
         assert math.isfinite(value)
         assert math.isfinite(slope)
 
 
 def test_the_kl_is_never_negative_and_pulls_towards_the_reference() -> None:
-    goal = goal_of_one(kl_coef=1.0)
+    objective = objective_of_one(kl_coef=1.0)
     for ref in (-3.0, -1.0 - 1e-4, -1.0, -1.0 + 1e-4, -0.2):
-        value, slope = one_token(-1.0, -1.0, 0.0, goal, ref=ref)
+        value, slope = one_token(-1.0, -1.0, 0.0, objective, ref=ref)
         assert value >= 0
         assert slope == pytest.approx(1 - math.exp(ref + 1), abs=1e-6)
-    assert one_token(-1.0, -1.0, 0.0, goal, ref=-1.0) == (0.0, 0.0)
+    assert one_token(-1.0, -1.0, 0.0, objective, ref=-1.0) == (0.0, 0.0)
 
 
 def test_a_masked_token_costs_no_term_of_its_row() -> None:
@@ -251,9 +259,9 @@ def test_a_masked_token_costs_no_term_of_its_row() -> None:
         assert weights.tolist() == expected
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8, 0.9, 1.0])
+@pytest.mark.parametrize("proportion", [0.0, 0.2, 0.5, 0.8, 0.9, 1.0])
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
-def test_quantiles_are_interpolated_linearly(share: float, size: int) -> None:
+def test_quantiles_are_interpolated_linearly(proportion: float, size: int) -> None:
     values = np.random.default_rng(size).normal(size=size).astype(np.float32)
-    expected = np.quantile(values, share, method="linear")
-    assert linear_quantile(mx.array(values), share) == pytest.approx(expected, abs=1e-6)
+    expected = np.quantile(values, proportion, method="linear")
+    assert linear_quantile(mx.array(values), proportion) == pytest.approx(expected, abs=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from grpo_protocol import GRPOConfig
 from grpo_trainer import plan as plan_module
 from grpo_trainer.dataset import epoch_order
-from grpo_trainer.plan import TrainingPlan, reuses_rollouts
+from grpo_trainer.plan import TrainingPlan
 
 SIZES = [1, 7, 8, 13]
 SHAPES: list[dict[str, Any]] = [
@@ -90,7 +90,7 @@ def test_a_window_is_gone_through_as_often_as_iterations_say() -> None:
 
 def test_without_a_setting_a_window_is_what_one_step_trains_on() -> None:
     made = plan(batch_size=1, gradient_accumulation_steps=2)
-    assert all(step.samples and step.window.shares == [step.prompts] for step in made.steps())
+    assert all(step.samples and step.window.mini_batches == [step.prompts] for step in made.steps())
     assert not any(step.window.is_reused for step in made.steps())
 
 
@@ -125,19 +125,19 @@ def test_windows_follow_one_another_and_never_span_epochs(
         assert [step.samples for step in steps] == [True] + [False] * (len(steps) - 1)
         assert window.first_step == steps[0].number
         assert len({step.epoch for step in steps}) == 1
-        assert [(step.iteration, step.share) for step in steps] == list(
-            itertools.product(range(window.iterations), range(len(window.shares)))
+        assert [(step.iteration, step.mini_batch) for step in steps] == list(
+            itertools.product(range(window.iterations), range(len(window.mini_batches)))
         )
         is_last_of_epoch = steps[-1].in_epoch == made.steps_per_epoch
-        assert len(window.shares) == most or is_last_of_epoch
+        assert len(window.mini_batches) == most or is_last_of_epoch
         assert window.is_reused == (len(steps) > 1)
 
 
 def test_rollouts_are_reused_when_a_window_feeds_more_steps_than_one() -> None:
-    assert not reuses_rollouts(GRPOConfig())
-    assert not reuses_rollouts(GRPOConfig(gradient_accumulation_steps=4, steps_per_generation=4))
-    assert reuses_rollouts(GRPOConfig(gradient_accumulation_steps=2, steps_per_generation=4))
-    assert reuses_rollouts(GRPOConfig(num_iterations=2))
+    assert not GRPOConfig().reuses_rollouts
+    assert not GRPOConfig(gradient_accumulation_steps=4, steps_per_generation=4).reuses_rollouts
+    assert GRPOConfig(gradient_accumulation_steps=2, steps_per_generation=4).reuses_rollouts
+    assert GRPOConfig(num_iterations=2).reuses_rollouts
 
 
 # --- from the middle

@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from grpo_protocol.messages import FinishReason
 from grpo_trainer import prompt_reading
 from grpo_trainer.distribution import Distribution, history_windows
 from grpo_trainer.model_source import load_model
@@ -288,3 +289,10 @@ def test_stop_is_looked_at_after_every_token(model: Any) -> None:
 def test_ids_stay_within_the_vocabulary(model: Any) -> None:
     found = ids(sample_groups(model, PROMPTS, 4, options(temperature=5.0), step=1))
     assert all(0 <= token < VOCABULARY for row in found for token in row)
+
+
+@pytest.mark.parametrize(
+    ("reason", "truncated"), [("stop", False), ("length", True), ("repetition", True)]
+)
+def test_M22_truncated_is_what_did_not_stop(reason: FinishReason, truncated: bool) -> None:
+    assert Completion([1], reason).is_truncated is truncated

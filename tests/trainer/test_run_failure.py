@@ -29,10 +29,10 @@ def query(folder: Path, sql: str) -> list[tuple[Any, ...]]:
 def fail_in_training(library: Library, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     update = library.trainer.learner.update
 
-    def failing(micro_batches: Any, config: Any, number: int) -> Any:
+    def failing(micro_batches: Any, config: Any, number: int, **options: Any) -> Any:
         if number == step:
             raise MemoryError("no room")
-        return update(micro_batches, config, number)
+        return update(micro_batches, config, number, **options)
 
     monkeypatch.setattr(library.trainer.learner, "update", failing)
 

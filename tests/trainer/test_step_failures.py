@@ -26,12 +26,12 @@ def break_gradients(
     """Makes the loss of these steps NaN, and what is measured of them."""
     update = library.trainer.learner.update
 
-    def broken(micro_batches: Any, config: Any, step: int) -> Any:
+    def broken(micro_batches: Any, config: Any, step: int, **options: Any) -> Any:
         if step in steps:
             micro_batches = [
                 [replace(row, advantage=math.nan) for row in batch] for batch in micro_batches
             ]
-        result = update(micro_batches, config, step)
+        result = update(micro_batches, config, step, **options)
         if step in steps:
             unsound = {"entropy": math.nan, "kl": math.inf}
             result = replace(result, metrics={**result.metrics, **unsound})

@@ -30,6 +30,7 @@ ALWAYS = {
     "completions/min_terminated_length",
     "completions/max_terminated_length",
     "completions/clipped_ratio",
+    "completions/repetition_ratio",
     "completions/trained_ratio",
     "rewards/place/mean",
     "rewards/place/std",

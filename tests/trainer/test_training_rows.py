@@ -9,12 +9,12 @@ import pytest
 
 from grpo_protocol import GRPOConfig
 from grpo_protocol.messages import FinishReason
-from grpo_trainer.collecting import compare, micro_batches
 from grpo_trainer.dataset import Example
 from grpo_trainer.model_source import load_model
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rollout import Completion
-from grpo_trainer.rollout_window import ScoredGroup
+from grpo_trainer.rollout_batch import ScoredGroup
+from grpo_trainer.training_data import micro_batches, with_advantages
 from grpo_trainer.training_rows import TrainingRow, completion_values, to_tensors
 from grpo_trainer.trees import number
 from learners import (
@@ -153,7 +153,7 @@ def test_M16_the_ids_trained_on_are_the_ids_sampled(ids: list[int]) -> None:
     assert again != ids
     config = config_of(group_size=2)
     group = group_of([ids, [97, EOS]], ["stop", "stop"], [1.0, 0.0])
-    [rows] = micro_batches(compare([group], [1.0], config), [PROMPT], config)
+    [rows] = micro_batches(with_advantages([group], [1.0], config), [PROMPT], config)
     assert rows[0].completion_ids == ids
     assert rows[0].prompt_ids == PROMPT.token_ids
     assert rows[0].sampling_logprobs == group.completions[0].logprobs
@@ -183,7 +183,7 @@ def cut_off_batches(
         group_of(ids[start : start + size], reasons[start : start + size], rewards[start:][:size])
         for start in range(0, 8, size)
     ]
-    return micro_batches(compare(scored, [1.0], config), [PROMPT], config)
+    return micro_batches(with_advantages(scored, [1.0], config), [PROMPT], config)
 
 
 def left_out_config(loss_type: str, groups: int, key: str) -> GRPOConfig:

@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 
 from grpo_protocol import load_config
-from grpo_trainer.objective.goal import Goal
+from grpo_trainer.objective.row_sums import RowSums
 from grpo_trainer.objective.step_loss import step_loss
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens, Sums
 from grpo_trainer.training_rows import TrainingRow
-from grpo_trainer.update_metrics import describe_update, joined, token_mean
+from grpo_trainer.update_metrics import describe_update
 from learners import config_of, copy_of, cut, make_learner, off_policy_rows
 
 Line = list[float]
+
+
+def gathered(*micro_batches: dict[str, Sums]) -> RowSums:
+    sums = RowSums()
+    for micro_batch in micro_batches:
+        sums.add(micro_batch)
+    return sums
 
 
 def logs(ratios: list[Line]) -> mx.array:
@@ -41,8 +49,8 @@ def metrics_of(
         advantages_B=mx.array(advantages),
         mask_B_T=mx.array(mask),
     )
-    goal = Goal(load_config(settings), total_rows=len(ratios), total_tokens=3)
-    return describe_update(joined([step_loss(tokens, goal).sums]))
+    objective = StepObjective(load_config(settings), total_rows=len(ratios), total_tokens=3)
+    return describe_update(gathered(step_loss(tokens, objective).sums))
 
 
 FULL: list[Line] = [[1.0, 1.0], [1.0, 1.0]]
@@ -56,14 +64,14 @@ def test_means_are_over_all_tokens_and_extremes_over_the_means_of_rows() -> None
     """Three rows of 4, 1 and 5 tokens in two micro-batches; a mean of means would be 0.57."""
     first = {"clip_ratio/high": Sums(mx.array([2.0, 1.0]), mx.array([4.0, 1.0]))}
     second = {"clip_ratio/high": Sums(mx.array([1.0]), mx.array([5.0]))}
-    rows = joined([first, second])
-    assert token_mean(rows, "clip_ratio/high") == pytest.approx(4 / 10)
-    assert describe_update(rows) == {
+    sums = gathered(first, second)
+    assert sums.mean("clip_ratio/high") == pytest.approx(4 / 10)
+    assert describe_update(sums) == {
         "clip_ratio/high_mean": pytest.approx(0.4),
         "clip_ratio/high_max": pytest.approx(1.0),
     }
     low = {"clip_ratio/low": first["clip_ratio/high"]}
-    assert describe_update(joined([low]))["clip_ratio/low_min"] == pytest.approx(0.5)
+    assert describe_update(gathered(low))["clip_ratio/low_min"] == pytest.approx(0.5)
 
 
 def test_a_row_without_tokens_has_no_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 from grpo_protocol.messages import Checkpoint, Generation, Step
 from grpo_trainer.checkpoint import MANIFEST_NAME
 from grpo_trainer.errors import CheckpointError
-from grpo_trainer.objective_state import ROLLOUTS_NAME
+from grpo_trainer.rollout_batch_file import ROLLOUTS_NAME
 from library_runs import Library, letters
 from run_results import files_of, logged_steps, rows_of
 from sent_commands import send_after_steps
@@ -95,7 +95,7 @@ def expect_same(found: Library, expected: Library) -> None:
 # --- equal
 
 
-@pytest.mark.parametrize("step", range(1, STEPS))
+@pytest.mark.parametrize("step", [1, 3, 4, 8])
 def test_R15_R17_stopped_after_any_step_of_a_window_it_ends_as_if_left_alone(
     whole: Any, tmp_path: Path, step: int
 ) -> None:
@@ -106,8 +106,16 @@ def test_R15_R17_stopped_after_any_step_of_a_window_it_ends_as_if_left_alone(
     expect_same(run, whole("lora"))
 
 
-@pytest.mark.parametrize("step", [2, 5])
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "lora"])
+@pytest.mark.parametrize(
+    ("variant", "step"),
+    [
+        ("full", 5),
+        ("adaptive entropy", 2),
+        ("moving reference", 5),
+        ("moving reference, full", 2),
+        ("dynamic sampling", 2),
+    ],
+)
 def test_R15_what_the_objective_remembers_goes_on_too(
     whole: Any, tmp_path: Path, variant: str, step: int
 ) -> None:
@@ -129,7 +137,7 @@ def test_the_variants_differ_in_what_they_are_about(whole: Any) -> None:
         assert any(event.metrics.get("kl", 0) > 0 for event in whole(variant).all(Step))
         assert (whole(variant).folder / "final" / "reference.safetensors").is_file()
     told = whole("dynamic sampling").all(Step)
-    assert any(event.metrics.get("dynamic_sampling/replaced_groups") for event in told)
+    assert any(event.metrics.get("dynamic_sampling/discarded_groups") for event in told)
 
 
 @pytest.mark.parametrize(

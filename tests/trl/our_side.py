@@ -7,14 +7,14 @@ from typing import Any
 from mlx.utils import tree_unflatten
 
 from grpo_protocol import GRPOConfig
-from grpo_trainer.collecting import compare, micro_batches
 from grpo_trainer.dataset import Example
 from grpo_trainer.learner import Learner
 from grpo_trainer.policy import load_policy
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import combine
-from grpo_trainer.rollout_window import ScoredGroup
+from grpo_trainer.rollout_batch import ScoredGroup
 from grpo_trainer.tensor_file import read_tensors
+from grpo_trainer.training_data import micro_batches, with_advantages
 from grpo_trainer.training_rows import TrainingRow
 from grpo_trainer.trees import leaves, number
 from grpo_trainer.update_metrics import describe_update
@@ -33,7 +33,7 @@ def our_step(case: Case, models: Models, rollouts: Rollouts) -> StepResult:
     learner = Learner(policy, config)
     if learner.reference is not None:
         learner.reference.restore(_weights(policy.weights, models.reference))
-    groups = compare(_groups(rollouts), REWARD_WEIGHTS, config)
+    groups = with_advantages(_groups(rollouts), REWARD_WEIGHTS, config)
     prompts = [
         EncodedPrompt(Example("", {}, ""), rollouts.prompt_ids[row])
         for row in range(0, PROMPTS * GROUP_SIZE, GROUP_SIZE)
@@ -49,7 +49,7 @@ def our_step(case: Case, models: Models, rollouts: Rollouts) -> StepResult:
         loss=number(found.loss),
         gradients=copy_of(found.gradients),
         advantages=[advantage for group in groups for advantage in group.advantages],
-        metrics={n: value for n, value in describe_update(found.rows).items() if value is not None},
+        metrics={n: value for n, value in describe_update(found.sums).items() if value is not None},
         micro_batches=len(batches),
     )
 

@@ -2,7 +2,7 @@
 
 `GRPO_TRL_ENV` names its folder, by default one below ~/.cache; it is made once and used again.
 `GRPO_TRL_TORCH` replaces the requirement for PyTorch and may hold further words for pip, such as
-`torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu`: what the package index gives
+`torch==2.13.0 --index-url INDEX_OF_CPU_BUILDS`: what the package index gives
 otherwise is on some systems the far larger build for GPUs.
 """
 

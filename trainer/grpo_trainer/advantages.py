@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from grpo_protocol import GRPOConfig
 from grpo_protocol.settings.grpo import ScaleRewards
-from grpo_trainer.group_selection import has_spread
 from grpo_trainer.rewards.types import RewardScores
-from grpo_trainer.summary import mean_of, sample_std
+from grpo_trainer.summary import has_spread, mean_of, sample_std
 
 EPSILON = 1e-4
 
@@ -26,14 +25,6 @@ class Advantages:
     """[B]; exactly 0 for a row without reward and for every row of a group without spread."""
     zero_spread: list[bool]
     """[P]; groups whose answers all got the same reward, from which nothing can be learned."""
-
-    @property
-    def has_signal(self) -> bool:
-        return any(self.values)
-
-    @property
-    def frac_zero_std(self) -> float:
-        return sum(self.zero_spread) / len(self.zero_spread) if self.zero_spread else 0.0
 
 
 def advantages_of(scores: RewardScores, weights: Sequence[float], config: GRPOConfig) -> Advantages:

@@ -1,13 +1,15 @@
 """The command line's words, turned into a checked config."""
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, NoReturn
 
-from grpo_protocol.config import GRPOConfig, config_keys
+from grpo_protocol.config import ConfigKey, GRPOConfig, config_keys
 from grpo_protocol.config_input import ConfigError, load_config, parse_assignments, read_toml
 
 _OPTIONS = {
@@ -17,6 +19,8 @@ _OPTIONS = {
     "output_dir": "folder of the run; a new outputs/NAME without it",
     "run_name": "name of the run",
 }
+_LEAST_WIDTH = 40
+"""Columns of the help on a terminal that is narrower, or that has no width."""
 
 
 @dataclass(frozen=True)
@@ -114,18 +118,34 @@ def _parser(commands: list[str]) -> argparse.ArgumentParser:
 
 
 def _describe_keys() -> str:
-    lines = ["settings (key=value, or a TOML file):"]
+    lines = [
+        "settings (key=value, or a TOML file), each with its default;",
+        "while training, SET key=value changes those marked live:",
+    ]
     group = ""
     for key in config_keys():
         if key.group != group:
             group = key.group
             lines.append(f"\n  {group}")
-        live = ", live" if key.live else ""
-        lines.append(f"    {key.name} ({_show(key.default)}{live}): {key.description}")
+        lines += map(_describe_key, key.keys or (key,))
     return "\n".join(lines)
 
 
+def _describe_key(key: ConfigKey) -> str:
+    live = " (live)" if key.live else ""
+    choices = f" One of {', '.join(key.choices)}." if key.choices else ""
+    return textwrap.fill(
+        f"{key.name}={_show(key.default)}{live}  {key.description}{choices}",
+        width=max(_LEAST_WIDTH, get_terminal_size().columns - 2),
+        initial_indent="    ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _show(default: Any) -> str:
+    """`default` as it can be typed."""
     return str(default).lower() if isinstance(default, bool | None) else str(default)
 
 

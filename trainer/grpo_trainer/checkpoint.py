@@ -20,7 +20,8 @@ from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
 from grpo_trainer.objective_state import ObjectiveState
 from grpo_trainer.policy import Policy
-from grpo_trainer.rollout_window import RolloutWindow
+from grpo_trainer.rollout_batch import RolloutBatch
+from grpo_trainer.rollout_batch_file import write_rollout_batch
 from grpo_trainer.run_conditions import RunConditions
 from grpo_trainer.tensor_file import read_tree, write_tensors
 from grpo_trainer.trees import leaves
@@ -84,11 +85,11 @@ class _FileEntry(msgspec.Struct, frozen=True):
 
 
 def save_checkpoint(
-    folder: Path, learner: Learner, state: TrainingState, window: RolloutWindow | None = None
+    folder: Path, learner: Learner, state: TrainingState, rollouts: RolloutBatch | None = None
 ) -> None:
     """Writes `folder` whole, replacing one of that name, or raises `OSError` and leaves it.
 
-    `window` are the rollouts that the steps to come still train on.
+    `rollouts` are those that the steps to come still train on.
     """
     building = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(building, ignore_errors=True)
@@ -97,7 +98,9 @@ def save_checkpoint(
         _write_weights(building, learner.policy)
         if state.has_optimizer_state:
             write_tensors(building / OPTIMIZER_NAME, dict(leaves(learner.optimizer.state)))
-        objective_state.write(building, learner, window)
+        objective_state.write(building, learner)
+        if rollouts is not None:
+            write_rollout_batch(building, rollouts)
         _write_json(building / STATE_NAME, state)
         _write_manifest(building)
         _put_in_place(building, folder)

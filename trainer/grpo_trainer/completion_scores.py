@@ -17,7 +17,7 @@ from grpo_trainer.policy import Policy
 from grpo_trainer.split_forward import SplitForward, head_parameters
 from grpo_trainer.token_scores import score_logits, score_tokens
 from grpo_trainer.training_rows import RowTensors
-from grpo_trainer.trees import leaves
+from grpo_trainer.trees import ParameterTree, leaves
 
 LOGITS_AT_ONCE = 2**25
 """Most logits that are held with their graph: 128 MiB in float32."""
@@ -79,7 +79,7 @@ class CompletionScorer:
         *,
         entropy_gradient: bool,
         seed: int,
-    ) -> tuple[mx.array, Any, Any]:
+    ) -> tuple[mx.array, Any, ParameterTree]:
         """The loss, what `loss_of` gives besides, and the gradients of the policy's weights.
 
         `seed` decides what dropout drops. The model is left with weights that only tracing knows:
@@ -95,12 +95,12 @@ class CompletionScorer:
                 seed=seed,
             )
 
-        def share(weights: dict[str, Any]) -> tuple[mx.array, Any]:
+        def loss_of_weights(weights: ParameterTree) -> tuple[mx.array, Any]:
             self._policy.install(weights)
             return loss_of(self._at_once(batch, distribution, entropy_gradient=entropy_gradient))
 
         mx.random.seed(seed)
-        (loss, rest), gradients = mx.value_and_grad(share)(self._policy.weights)
+        (loss, rest), gradients = mx.value_and_grad(loss_of_weights)(self._policy.weights)
         return loss, rest, gradients
 
     def _fits(self, batch: RowTensors) -> bool:
@@ -132,7 +132,7 @@ class CompletionScorer:
         *,
         entropy_gradient: bool,
         seed: int,
-    ) -> tuple[mx.array, Any, Any]:
+    ) -> tuple[mx.array, Any, ParameterTree]:
         """The chain rule by hand, because what autograd has seen lives until its end."""
         tokens = _tokens_of(batch, distribution)
         mx.random.seed(seed)
@@ -151,7 +151,7 @@ class CompletionScorer:
             hidden_N_H, tokens, distribution, slopes_N, entropy_gradient=entropy_gradient, seed=seed
         )
 
-        def through_backbone(weights: dict[str, Any]) -> mx.array:
+        def through_backbone(weights: ParameterTree) -> mx.array:
             self._policy.install(weights)
             return (_completion_states(split, batch, tokens) * hidden_slope_N_H).sum()
 

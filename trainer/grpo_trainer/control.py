@@ -54,6 +54,8 @@ class Control:
         self.signal_number: int | None = None
         self.unattended = False
         """Nobody is left who could resume a paused run."""
+        self.next_sampling: Callable[[int], int] = lambda step: step
+        """The first step, from one on, that samples anew."""
         self._config = config
         self._emit = emit
         self._changed = threading.Condition()
@@ -113,7 +115,16 @@ class Control:
     def _holds_from(self, command: Command | BadCommand) -> int:
         """The first step for which it will hold: the running one is finished, except by STOP."""
         done = self.step if isinstance(command, Stop) else max(self.step, self._running)
+        if isinstance(command, Set):
+            return self.setting_holds_from(command.key, done + 1)
         return done + 1
+
+    def setting_holds_from(self, key: str, step: int) -> int:
+        """The first step, from `step` on, for which a change of `key` holds.
+
+        Rollouts are trained on at the temperature at which they were sampled.
+        """
+        return self.next_sampling(step) if key == "temperature" else step
 
     def _judge(self, command: Command | BadCommand) -> tuple[str | None, str | None]:
         """Why a command is refused, or what there is to say about an accepted one."""

@@ -39,6 +39,17 @@ class Distribution:
         """The settings of the same names."""
         return cls(**{name: getattr(config, name) for name in cls.__dataclass_fields__})
 
+    @classmethod
+    def for_training(cls, config: GRPOConfig) -> "Distribution":
+        """The distribution that training scores tokens under.
+
+        It is the one they were drawn from, as long as the weights are those that drew them. Which
+        tokens a filter leaves depends on the weights, so for rollouts that are used again it is
+        left out.
+        """
+        distribution = cls.of(config)
+        return distribution.without_filters() if config.reuses_rollouts else distribution
+
     @property
     def history_size(self) -> int:
         """Tokens, prompt included, that the penalties look back on; 0 when they are off."""

@@ -70,9 +70,7 @@ def evaluate(
     metrics: dict[str, float | None] = {
         "eval/reward": known_mean(scores.total),
         "eval/completions/mean_length": mean_of([len(c.token_ids) for c in completions]),
-        "eval/completions/clipped_ratio": mean_of(
-            [float(c.finish_reason != "stop") for c in completions]
-        ),
+        "eval/completions/clipped_ratio": mean_of([float(c.is_truncated) for c in completions]),
     }
     for name, values in scores.per_function.items():
         metrics[f"eval/rewards/{name}/mean"] = known_mean(values)

@@ -1,16 +1,14 @@
 """Clips the accumulated gradient of a step."""
 
-from typing import Any
-
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from grpo_trainer.trees import leaves
+from grpo_trainer.trees import ParameterTree, leaves
 
 
 def clip_gradients(
-    gradients: Any, max_norm: float | None, max_value: float | None
-) -> tuple[Any, mx.array]:
+    gradients: ParameterTree, max_norm: float | None, max_value: float | None
+) -> tuple[ParameterTree, mx.array]:
     """Gradients clipped by element, then as a whole by L2 norm; with the norm before clipping."""
     norm = tree_norm(gradients)
     current = norm
@@ -23,7 +21,7 @@ def clip_gradients(
     return tree_map(lambda g: g * factor, gradients), norm
 
 
-def tree_norm(tree: Any) -> mx.array:
+def tree_norm(tree: ParameterTree) -> mx.array:
     """L2 norm over all arrays of `tree`, a scalar."""
     squares = (array.square().sum() for _, array in leaves(tree))
     return mx.sqrt(sum(squares, mx.array(0.0)))

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_protocol.config import GRPOConfig
-from grpo_trainer.group_selection import has_spread, refill_prompts, spread_metric
+from grpo_trainer.dynamic_sampling import refill_prompts, spread_metric
 from grpo_trainer.output.reporter import Reporter
 from grpo_trainer.plan import PlannedWindow
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, sample_groups
-from grpo_trainer.rollout_window import ScoredGroup
+from grpo_trainer.rollout_batch import ScoredGroup
 from grpo_trainer.scoring import batch_for_rewards
 from grpo_trainer.stopwatch import Stopwatch
+from grpo_trainer.summary import has_spread
 
 
 @dataclass
@@ -64,16 +65,35 @@ class GroupSampler:
         if not config.dynamic_sampling:
             return SampledGroups(groups, [])
         found = SampledGroups([], [])
-        metric = spread_metric(config, self._scorer.names, weights_of(self._scorer, config))
-        _sort_in(groups, metric, found)
+        metric = spread_metric(config, self._scorer.names, self._scorer.weights)
+        self._sort_in(groups, metric, found, config)
         refill = refill_prompts(len(self._prompts), config.seed, planned.first_step, wanted)
         while len(found.kept) < len(wanted) and found.rounds < config.dynamic_sampling_attempts:
             chosen = [next(refill) for _ in range(len(wanted) - len(found.kept))]
             sampled = len(found.kept) + len(found.discarded)
             more = self._round(planned.first_step, chosen, sampled, config)
-            _sort_in(more, metric, found)
+            self._sort_in(more, metric, found, config)
             found.rounds += 1
         return found
+
+    def _sort_in(
+        self,
+        groups: Sequence[ScoredGroup],
+        metric: str,
+        found: SampledGroups,
+        config: GRPOConfig,
+    ) -> None:
+        """Keeps the groups whose completions differ, those left aside that no update will see."""
+        for group in groups:
+            pairs = zip(
+                group.reward_parts.get(metric, group.rewards), group.completions, strict=True
+            )
+            values = [
+                value
+                for value, item in pairs
+                if not (config.degenerate_filter and item.is_at_limit)
+            ]
+            (found.kept if has_spread(values) else found.discarded).append(group)
 
     def _round(
         self, step: int, prompt_rows: Sequence[int], groups_before: int, config: GRPOConfig
@@ -108,14 +128,3 @@ class GroupSampler:
             )
             for row, span in zip(prompt_rows, spans, strict=True)
         ]
-
-
-def weights_of(scorer: Scorer, config: GRPOConfig) -> list[float]:
-    """One weight for each reward function."""
-    return list(config.reward_weights or [1.0] * len(scorer.names))
-
-
-def _sort_in(groups: Sequence[ScoredGroup], metric: str, found: SampledGroups) -> None:
-    for group in groups:
-        values = group.reward_parts.get(metric, group.rewards)
-        (found.kept if has_spread(values) else found.discarded).append(group)

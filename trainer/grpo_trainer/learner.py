@@ -17,11 +17,11 @@ from grpo_trainer.distribution import Distribution
 from grpo_trainer.entropy_bonus import EntropyBonus
 from grpo_trainer.gradient_clipping import clip_gradients, tree_norm
 from grpo_trainer.learning_rate import learning_rate_of
-from grpo_trainer.objective.corrections import linear_quantile
-from grpo_trainer.objective.goal import Goal
-from grpo_trainer.objective.step_loss import LossShare, step_loss
+from grpo_trainer.objective.entropy_mask import entropy_threshold
+from grpo_trainer.objective.row_sums import RowSums
+from grpo_trainer.objective.step_loss import MicroBatchLoss, step_loss
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens
-from grpo_trainer.plan import reuses_rollouts
 from grpo_trainer.policy import Policy
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.reference import Reference
@@ -32,14 +32,8 @@ from grpo_trainer.training_rows import (
     completion_values,
     to_tensors,
 )
-from grpo_trainer.trees import leaves, number
-from grpo_trainer.update_metrics import (
-    RowArrays,
-    describe_update,
-    evaluated,
-    joined,
-    token_mean,
-)
+from grpo_trainer.trees import ParameterTree, leaves, number
+from grpo_trainer.update_metrics import describe_update
 
 
 @dataclass(frozen=True)
@@ -53,6 +47,8 @@ class UpdateResult:
     """False when there was nothing to learn or the gradient was not finite."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """Under TRL's names; empty when there was nothing to learn."""
+    is_finite: bool = True
+    """Whether loss and gradient are numbers."""
 
 
 class StepGradient(NamedTuple):
@@ -60,19 +56,8 @@ class StepGradient(NamedTuple):
 
     loss: mx.array
     policy_loss: mx.array
-    gradients: Any
-    rows: RowArrays
-
-
-def scoring_distribution(config: GRPOConfig) -> Distribution:
-    """The distribution that training scores tokens under.
-
-    It is the one they were drawn from, as long as the weights are those that drew them. Which
-    tokens a filter leaves depends on the weights, so for rollouts that are used again it is left
-    out.
-    """
-    distribution = Distribution.of(config)
-    return distribution.without_filters() if reuses_rollouts(config) else distribution
+    gradients: ParameterTree
+    sums: RowSums
 
 
 class Learner:
@@ -101,24 +86,33 @@ class Learner:
         used after an update.
         """
         rows = list(batch)
-        if rows and reuses_rollouts(config):
-            rows = _filled(rows, "old_logprobs", self._logprobs(rows, config))
+        if rows and config.reuses_rollouts:
+            old = self._logprobs(rows, config)
+            rows = [replace(row, old_logprobs=own) for row, own in zip(rows, old, strict=True)]
         if rows and self.reference is not None:
             with self.reference.in_place():
-                rows = _filled(rows, "ref_logprobs", self._logprobs(rows, config))
+                ref = self._logprobs(rows, config)
+            rows = [replace(row, ref_logprobs=own) for row, own in zip(rows, ref, strict=True)]
         return rows
 
     def update(
-        self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, step: int
+        self,
+        micro_batches: Sequence[MicroBatch],
+        config: GRPOConfig,
+        step: int,
+        *,
+        learning_rate: float | None = None,
     ) -> UpdateResult:
         """Accumulates the gradients of `micro_batches` and takes one optimizer step.
 
+        `learning_rate` is that of this step; without it the peak that `config` gives.
         Rows whose group had no spread count in every mean, but when no row has an advantage the
         weights stay as they are, weight decay and moments included.
         """
         batches = [batch for batch in micro_batches if batch]
         if any(row.advantage for batch in batches for row in batch):
-            result = self._update(batches, config, step)
+            rate = learning_rate_of(config) if learning_rate is None else learning_rate
+            result = self._update(batches, config, step, rate)
         else:
             result = UpdateResult(0.0, 0.0, applied=False)
         interval = config.ref_sync_interval
@@ -127,22 +121,28 @@ class Learner:
         return result
 
     def _update(
-        self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, step: int
+        self,
+        micro_batches: Sequence[MicroBatch],
+        config: GRPOConfig,
+        step: int,
+        learning_rate: float,
     ) -> UpdateResult:
         found = self.gradient(micro_batches, config, derived_seed(config.seed, "dropout", step))
         gradients, norm = clip_gradients(
             found.gradients, config.gradient_clip_norm, config.gradient_clip_value
         )
         mx.eval(gradients, norm)
-        metrics = describe_update(found.rows)
-        applied = math.isfinite(number(norm)) and math.isfinite(number(found.loss))
+        metrics = describe_update(found.sums)
+        is_finite = math.isfinite(number(norm)) and math.isfinite(number(found.loss))
+        # Masks and clips can leave nothing; decay and old moments must not move the weights then.
+        applied = is_finite and number(norm) > 0
         if config.entropy_coef or config.adaptive_entropy:
             metrics["policy_loss"] = number(found.policy_loss)
             metrics["entropy_coef"] = self.entropy_bonus.weight(config)
         if applied:
-            metrics["weight_delta"] = self._apply(gradients, config)
-            self.entropy_bonus.observe(token_mean(found.rows, "effective_entropy"), config)
-        return UpdateResult(number(found.loss), number(norm), applied, metrics)
+            metrics["weight_delta"] = self._apply(gradients, learning_rate)
+            self.entropy_bonus.observe(found.sums.mean("effective_entropy"), config)
+        return UpdateResult(number(found.loss), number(norm), applied, metrics, is_finite)
 
     def gradient(
         self, micro_batches: Sequence[MicroBatch], config: GRPOConfig, seed: int = 0
@@ -152,37 +152,37 @@ class Learner:
         `seed` decides what dropout drops.
         """
         tensors = [to_tensors(batch) for batch in micro_batches]
-        goal = self._goal(micro_batches, tensors, config)
+        objective = self._objective(micro_batches, tensors, config)
         self.policy.model.train()
         total: Any = None
-        sums = []
+        sums = RowSums()
         for index, batch in enumerate(tensors):
             loss, found, gradients = self._scorer.loss_and_gradients(
                 batch,
-                scoring_distribution(config),
-                partial(_share_of_loss, batch, goal),
-                entropy_gradient=bool(goal.entropy_coef),
+                Distribution.for_training(config),
+                partial(_loss_of, batch, objective),
+                entropy_gradient=bool(objective.entropy_coef),
                 seed=derived_seed(seed, "micro-batch", index),
             )
             part = (loss, found.policy_loss, gradients)
             total = part if total is None else tree_map(mx.add, total, part)
             # A sum left lazy would keep the gradients of every micro-batch until the last.
             mx.eval(total)
-            sums.append(evaluated(found.sums))
+            sums.add(found.sums)
         self.policy.model.eval()
         self.policy.install(self.policy.weights)
         loss, policy_loss, gradients = total
-        return StepGradient(loss, policy_loss, gradients, joined(sums))
+        return StepGradient(loss, policy_loss, gradients, sums)
 
     def is_finite(self) -> bool:
         """Whether every trained weight is a finite number."""
         return all(bool(mx.isfinite(w).all()) for _, w in leaves(self.policy.weights))
 
-    def _goal(
+    def _objective(
         self, batches: Sequence[MicroBatch], tensors: Sequence[RowTensors], config: GRPOConfig
-    ) -> Goal:
+    ) -> StepObjective:
         rows = [row for batch in batches for row in batch]
-        goal = Goal(
+        objective = StepObjective(
             config=config,
             total_rows=len(rows),
             total_tokens=sum(len(row.completion_ids) for row in rows),
@@ -190,25 +190,22 @@ class Learner:
             entropy_coef=self.entropy_bonus.weight(config),
         )
         if config.top_entropy_quantile == 1:
-            return goal
+            return objective
         entropies: list[float] = []
         for batch, padded in zip(batches, tensors, strict=True):
-            found = self._scorer.scores(padded, scoring_distribution(config))
+            found = self._scorer.scores(padded, Distribution.for_training(config))
             entropies += chain.from_iterable(completion_values(found.entropy_B_T, batch))
-        values = mx.array(entropies)
-        # The forward pass with gradients may differ from this one in the last bit.
-        threshold = linear_quantile(values, 1 - config.top_entropy_quantile) - 1e-6
-        kept = int(number((values >= threshold).sum()))
-        return replace(goal, entropy_threshold=threshold, entropy_tokens=kept)
+        threshold, kept = entropy_threshold(entropies, config.top_entropy_quantile)
+        return replace(objective, entropy_threshold=threshold, entropy_tokens=kept)
 
     def _logprobs(self, rows: MicroBatch, config: GRPOConfig) -> list[list[float]]:
-        found = self._scorer.scores(to_tensors(rows), scoring_distribution(config))
+        found = self._scorer.scores(to_tensors(rows), Distribution.for_training(config))
         return completion_values(found.logprobs_B_T, rows)
 
-    def _apply(self, gradients: Any, config: GRPOConfig) -> float:
+    def _apply(self, gradients: ParameterTree, learning_rate: float) -> float:
         """Moves the weights; the L2 norm of the move."""
         before = self.policy.weights
-        self.optimizer.learning_rate = learning_rate_of(config)
+        self.optimizer.learning_rate = learning_rate
         after = self.optimizer.apply_gradients(gradients, before)
         delta = tree_norm(tree_map(mx.subtract, after, before))
         self.policy.adopt(after)
@@ -217,7 +214,9 @@ class Learner:
         return number(delta)
 
 
-def _share_of_loss(batch: RowTensors, goal: Goal, scores: Scores) -> tuple[mx.array, LossShare]:
+def _loss_of(
+    batch: RowTensors, objective: StepObjective, scores: Scores
+) -> tuple[mx.array, MicroBatchLoss]:
     old = batch.old_logprobs_B_T
     if old is None:
         old = mx.stop_gradient(scores.logprobs_B_T)  # sampled by these very weights: the ratio is 1
@@ -231,12 +230,5 @@ def _share_of_loss(batch: RowTensors, goal: Goal, scores: Scores) -> tuple[mx.ar
         advantages_B=batch.advantages_B,
         mask_B_T=batch.mask_B_T,
     )
-    found = step_loss(tokens, goal)
+    found = step_loss(tokens, objective)
     return found.loss, found
-
-
-def _filled(
-    rows: Sequence[TrainingRow], name: str, values: Sequence[list[float]]
-) -> list[TrainingRow]:
-    pairs = zip(rows, values, strict=True)
-    return [replace(row, **{name: numbers}) for row, numbers in pairs]  # type: ignore[arg-type]

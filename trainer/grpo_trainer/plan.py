@@ -1,7 +1,8 @@
 """Which prompts each optimizer step takes, and which steps share a rollout.
 
 Everything is derived from the step number alone. A window is one sampling phase and the steps
-that it feeds: its prompts are shared out over some steps, which are made `num_iterations` times.
+that it feeds: its prompts are dealt out to mini-batches, one for each step, and all of them are
+trained on `num_iterations` times.
 """
 
 import math
@@ -25,24 +26,24 @@ PLAN_SETTINGS = (
 
 @dataclass(frozen=True)
 class PlannedWindow:
-    """One sampling phase."""
+    """One sampling phase and the steps that it feeds."""
 
     first_step: int
     """Number of the step before which it happens."""
-    shares: list[list[int]]
-    """For each step of one iteration the rows of the dataset that it trains on."""
+    mini_batches: list[list[int]]
+    """Rows of the dataset: a list for each step of one iteration."""
     iterations: int = 1
-    """How often each share is trained on."""
+    """How often each mini-batch is trained on."""
 
     @property
     def prompts(self) -> list[int]:
         """All of them, in the order in which they are sampled."""
-        return [row for share in self.shares for row in share]
+        return [row for rows in self.mini_batches for row in rows]
 
     @property
     def is_reused(self) -> bool:
         """Whether it feeds more steps than one."""
-        return len(self.shares) * self.iterations > 1
+        return len(self.mini_batches) * self.iterations > 1
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class PlannedStep:
     epoch: int
     in_epoch: int
     window: PlannedWindow
-    share: int
-    """Which of the window's shares it trains on."""
+    mini_batch: int
+    """Which of the window's mini-batches it trains on."""
     iteration: int
-    """How many times that share was trained on before."""
+    """How many times that mini-batch was trained on before."""
 
     @property
     def samples(self) -> bool:
@@ -66,7 +67,7 @@ class PlannedStep:
     @property
     def prompts(self) -> list[int]:
         """Rows of the dataset, in the order in which they are sampled."""
-        return self.window.shares[self.share]
+        return self.window.mini_batches[self.mini_batch]
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class TrainingPlan:
     @property
     def steps_per_epoch(self) -> int:
         """The last step of an epoch may take fewer prompts."""
-        shares = math.ceil(self.num_prompts / self.prompts_per_step)
-        return shares * self.config.num_iterations
+        mini_batches = math.ceil(self.num_prompts / self.prompts_per_step)
+        return mini_batches * self.config.num_iterations
 
     @property
     def total_steps(self) -> int:
@@ -101,15 +102,21 @@ class TrainingPlan:
     def step_after(self, done: int) -> PlannedStep:
         """The step after `done` of them, be it beyond the last: the run may be made longer."""
         epoch, in_epoch = divmod(done, self.steps_per_epoch)
-        full = _shares_per_window(self.config) * self.config.num_iterations
+        full = self.config.mini_batches_per_window * self.config.num_iterations
         in_window = in_epoch % full
         window = self._window(epoch, in_epoch - in_window)
-        iteration, share = divmod(in_window, len(window.shares))
-        return PlannedStep(done + 1, epoch, in_epoch + 1, window, share, iteration)
+        iteration, mini_batch = divmod(in_window, len(window.mini_batches))
+        return PlannedStep(done + 1, epoch, in_epoch + 1, window, mini_batch, iteration)
 
     def starts_window(self, done: int) -> bool:
         """Whether the step after `done` of them samples anew."""
         return self.step_after(done).samples
+
+    def next_sampling(self, step: int) -> int:
+        """The first step from `step` on that samples anew, be it beyond the last."""
+        while not self.step_after(step - 1).samples:
+            step += 1
+        return step
 
     def epoch_of(self, step: int) -> int:
         """The epoch, from 0, in which `step` optimizer steps done leave the run."""
@@ -118,29 +125,20 @@ class TrainingPlan:
     def _window(self, epoch: int, start: int) -> PlannedWindow:
         """The window whose first step is the `start`-th of `epoch`, both from 0."""
         size = self.prompts_per_step
-        first_share = start // self.config.num_iterations
+        first = start // self.config.num_iterations
         order = _order(self.num_prompts, self.config.seed, epoch, self.config.shuffle)
-        shares = [
-            order[share * size : (share + 1) * size]
-            for share in range(first_share, first_share + _shares_per_window(self.config))
+        mini_batches = [
+            order[index * size : (index + 1) * size]
+            for index in range(first, first + self.config.mini_batches_per_window)
         ]
-        first_step = epoch * self.steps_per_epoch + start + 1
         return PlannedWindow(
-            first_step, [share for share in shares if share], self.config.num_iterations
+            first_step=epoch * self.steps_per_epoch + start + 1,
+            mini_batches=[rows for rows in mini_batches if rows],
+            iterations=self.config.num_iterations,
         )
-
-
-def reuses_rollouts(config: GRPOConfig) -> bool:
-    """Whether some rollouts are trained on by weights other than those that sampled them."""
-    return config.num_iterations > 1 or _shares_per_window(config) > 1
 
 
 # Every step asks for it, and for 100,000 rows it takes tenths of a second.
 @lru_cache(maxsize=2)
 def _order(num_prompts: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
     return epoch_order(num_prompts, seed, epoch, shuffle)
-
-
-def _shares_per_window(config: GRPOConfig) -> int:
-    per_step = config.gradient_accumulation_steps
-    return (config.steps_per_generation or per_step) // per_step

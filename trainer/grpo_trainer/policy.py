@@ -18,7 +18,7 @@ from grpo_protocol.config import GRPOConfig
 from grpo_trainer.errors import ModelError
 from grpo_trainer.model_source import LoadedModel, load_model
 from grpo_trainer.randomness import derived_seed
-from grpo_trainer.trees import leaves
+from grpo_trainer.trees import ParameterTree, leaves
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -31,13 +31,13 @@ class Policy:
     source: LoadedModel
     fine_tune_type: str
     lora_parameters: dict[str, Any] | None
-    weights: dict[str, Any]
+    weights: ParameterTree
     """Trainable float32 tree; the truth that rollouts, updates and checkpoints share."""
 
     def __post_init__(self) -> None:
         self._dtypes = tree_map(lambda weight: weight.dtype, self.model.trainable_parameters())
 
-    def install(self, weights: dict[str, Any]) -> None:
+    def install(self, weights: ParameterTree) -> None:
         """Puts `weights`, rounded to the model's precision, into the model; evaluates nothing."""
         rounded = tree_map(lambda weight, dtype: weight.astype(dtype), weights, self._dtypes)
         self.model.update(rounded)
@@ -48,7 +48,7 @@ class Policy:
         rounded = [(name, weight.astype(dtypes[name])) for name, weight in weights.items()]
         self.model.update(tree_unflatten(rounded))
 
-    def adopt(self, weights: dict[str, Any]) -> None:
+    def adopt(self, weights: ParameterTree) -> None:
         """Makes `weights` the current ones, for rollouts too."""
         self.weights = weights
         self.install(weights)

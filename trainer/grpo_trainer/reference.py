@@ -16,7 +16,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from grpo_trainer.policy import Policy
-from grpo_trainer.trees import leaves
+from grpo_trainer.trees import ParameterTree, leaves
 
 _SAMPLED_ROWS = 16
 
@@ -50,7 +50,7 @@ class Reference:
         )
         self.restore(mixed)
 
-    def restore(self, weights: dict[str, Any]) -> None:
+    def restore(self, weights: ParameterTree) -> None:
         """Takes over the weights of a reference that had moved."""
         mx.eval(weights)
         self.weights = weights

@@ -12,9 +12,9 @@ from grpo_trainer.checkpoint import DatasetState, LiveSetting, TrainingState
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
 from grpo_trainer.learning_rate import learning_rate_of
-from grpo_trainer.objective_state import read_window
 from grpo_trainer.plan import TrainingPlan
-from grpo_trainer.rollout_window import RolloutWindow
+from grpo_trainer.rollout_batch import RolloutBatch
+from grpo_trainer.rollout_batch_file import read_rollout_batch
 from grpo_trainer.run_conditions import conditions_of, differences
 
 
@@ -24,7 +24,7 @@ class Resumption(msgspec.Struct):
     config: GRPOConfig
     """With the settings that people had changed while the earlier run trained."""
     state: TrainingState | None = None
-    window: RolloutWindow | None = None
+    rollout_batch: RolloutBatch | None = None
     """Rollouts that the steps to come still train on."""
     restored: list[str] = []
     """Keys of those settings."""
@@ -69,9 +69,9 @@ def resume(
             f"now {dataset.size}, or other contents); resume with the data it was trained on"
         )
     written_with = state.conditions.settings if state.conditions else {}
-    window = read_window(path, state.step, plan, written_with)
+    rollout_batch = read_rollout_batch(path, state.step, plan, written_with)
     note = f"resumed from {path} at {state.step} steps"
-    result = Resumption(config, state, window, notes=[("info", note)])
+    result = Resumption(config, state, rollout_batch, notes=[("info", note)])
     _restore_settings(result, state)
     _compare_conditions(result, state)
     return result

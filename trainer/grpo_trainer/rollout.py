@@ -52,6 +52,21 @@ class Completion:
     stop_text: str | None = None
     """The stop string that ended it; None for an end token and for every other reason."""
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether it did not come to an end of its own."""
+        return self.finish_reason != "stop"
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether `max_completion_length` cut it."""
+        return self.finish_reason == "length"
+
+    @property
+    def is_repetitive(self) -> bool:
+        """Whether the cut-off for repetition ended it."""
+        return self.finish_reason == "repetition"
+
 
 @dataclass(frozen=True)
 class SamplingOptions:

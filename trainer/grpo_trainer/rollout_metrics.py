@@ -1,51 +1,48 @@
-"""What is known of a share before the update, under TRL's metric names.
+"""What is known of a mini-batch before the update, under TRL's metric names.
 
-The mean and spread of rewards are over all completions that the step trains on or left out; groups
-that dynamic sampling replaced count in `frac_reward_zero_std` and in metrics of their own.
+Rewards and lengths are over everything that was sampled: completions that the update leaves out
+and groups that dynamic sampling discarded count too. Without them the curve of the reward would
+hide what the policy already knows. What was kept has metrics of its own.
 """
 
 from collections.abc import Iterable, Sequence
 
 from grpo_trainer.rollout import Completion
-from grpo_trainer.rollout_window import RolloutWindow, Share
+from grpo_trainer.rollout_batch import MiniBatch, RolloutBatch
 from grpo_trainer.summary import known_mean, known_std
 
 Metrics = dict[str, float | None]
 
 
-def describe_rollouts(window: RolloutWindow, share: Share) -> Metrics:
-    """Rewards, advantages, lengths and groups of `share`."""
-    rewards = [reward for group in share.groups for reward in group.rewards]
-    advantages = trained_advantages(share)
-    all_groups = share.all_groups
+def describe_rollouts(batch: RolloutBatch, mini_batch: MiniBatch) -> Metrics:
+    """Rewards, advantages, lengths and groups of `mini_batch`, which is one of `batch`."""
+    sampled = mini_batch.all_groups
+    rewards = [reward for group in sampled for reward in group.rewards]
+    advantages = mini_batch.trained_advantages
     metrics: Metrics = {
         "reward": known_mean(rewards),
         "reward_std": known_std(rewards),
         "reward_coverage": _coverage(rewards),
-        "frac_reward_zero_std": known_mean([float(not group.has_spread) for group in all_groups]),
+        "frac_reward_zero_std": known_mean([float(not group.has_spread) for group in sampled]),
         "advantages/mean": known_mean(advantages),
         "advantages/min": min(advantages, default=None),
         "advantages/max": max(advantages, default=None),
-        **_length_metrics([item for group in share.groups for item in group.completions]),
+        **_length_metrics([item for group in sampled for item in group.completions]),
     }
-    trained = sum(len(batch) for batch in share.micro_batches)
+    trained = sum(len(rows) for rows in mini_batch.micro_batches)
     metrics["completions/trained_ratio"] = trained / len(rewards) if rewards else None
-    if window.sampling_rounds > 1 or any(other.discarded for other in window.shares):
-        metrics["dynamic_sampling/rounds"] = float(window.sampling_rounds)
-        metrics["dynamic_sampling/kept_groups"] = float(len(share.groups))
-        metrics["dynamic_sampling/replaced_groups"] = float(len(share.discarded))
-    for name in share.groups[0].reward_parts if share.groups else ():
-        scores = [score for group in share.groups for score in group.reward_parts[name]]
+    if batch.sampling_rounds > 1 or any(other.discarded for other in batch.mini_batches):
+        metrics["dynamic_sampling/rounds"] = float(batch.sampling_rounds)
+        metrics["dynamic_sampling/kept_groups"] = float(len(mini_batch.groups))
+        metrics["dynamic_sampling/discarded_groups"] = float(len(mini_batch.discarded))
+        kept = [reward for group in mini_batch.groups for reward in group.rewards]
+        metrics["dynamic_sampling/kept_reward"] = known_mean(kept)
+    for name in sampled[0].reward_parts if sampled else ():
+        scores = [score for group in sampled for score in group.reward_parts[name]]
         metrics[f"rewards/{name}/mean"] = known_mean(scores)
         metrics[f"rewards/{name}/std"] = known_std(scores)
         metrics[f"rewards/{name}/coverage"] = _coverage(scores)
     return metrics
-
-
-def trained_advantages(share: Share) -> list[float]:
-    """Of the completions that take part in the update."""
-    values = (value for group in share.groups for value in group.advantages)
-    return [value for value in values if value is not None]
 
 
 def _coverage(scores: Iterable[float | None]) -> float | None:
@@ -55,7 +52,7 @@ def _coverage(scores: Iterable[float | None]) -> float | None:
 
 def _length_metrics(completions: Sequence[Completion]) -> Metrics:
     lengths = [float(len(completion.token_ids)) for completion in completions]
-    ended = [float(len(c.token_ids)) for c in completions if c.finish_reason == "stop"]
+    ended = [float(len(c.token_ids)) for c in completions if not c.is_truncated]
     if completions and not ended:
         ended = [0.0]  # as TRL has it
     return {
@@ -65,7 +62,6 @@ def _length_metrics(completions: Sequence[Completion]) -> Metrics:
         "completions/mean_terminated_length": known_mean(ended),
         "completions/min_terminated_length": min(ended, default=None),
         "completions/max_terminated_length": max(ended, default=None),
-        "completions/clipped_ratio": known_mean(
-            [float(c.finish_reason != "stop") for c in completions]
-        ),
+        "completions/clipped_ratio": known_mean([float(c.is_truncated) for c in completions]),
+        "completions/repetition_ratio": known_mean([float(c.is_repetitive) for c in completions]),
     }

@@ -35,11 +35,11 @@ from grpo_trainer.output.run_log import RunLog
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.resuming import Resumption, effective_config, live_settings
-from grpo_trainer.rollout_window import RolloutWindow
+from grpo_trainer.rollout_batch import RolloutBatch
 from grpo_trainer.run_conditions import conditions_of
 from grpo_trainer.run_saving import RunSaver
+from grpo_trainer.sample_display import choose_samples
 from grpo_trainer.session import Session
-from grpo_trainer.step_report import choose_samples
 from grpo_trainer.stopwatch import Stopwatch
 
 _POLL_SECONDS = 0.2
@@ -72,7 +72,7 @@ class Run:
         """Prompt and completion tokens of all steps done."""
         self.evaluated_step = state.evaluated_step if state else None
         """The step of the last evaluation that was recorded."""
-        self.window = resumption.window
+        self.rollout_batch = resumption.rollout_batch
         """The rollouts that the steps to come may still train on."""
         self.watch = Stopwatch()
         self._start_config = start_config
@@ -85,6 +85,7 @@ class Run:
         self._paused = False
         self._stop: Pending | None = None
         self._control.step = self.step
+        self._control.next_sampling = plan.next_sampling
         self._saver = self._make_saver()
 
     def _make_saver(self) -> RunSaver:
@@ -98,7 +99,7 @@ class Run:
             run_id=self._run_id,
             done=self.step,
             describe=self._state,
-            window_due=self._window_due,
+            rollouts_due=self._rollouts_due,
         )
 
     # --- between steps
@@ -131,7 +132,7 @@ class Run:
                 self._save_as_asked(pending)
             case Set(key=key, value=value):
                 self._change_setting(key, value)
-                self._applied(pending, message=f"{key}={value}", step=self.step + 1)
+                self._applied(pending, message=f"{key}={value}", step=self._holds_from(key))
             case Stop():
                 self._stop = pending
             case _:
@@ -144,13 +145,17 @@ class Run:
         self.record_setting(key, value)
 
     def record_setting(self, key: str, value: str) -> None:
-        """Records a setting that holds from the next step on."""
-        self.recorder.setting(self.step + 1, key, value)
+        """Records a setting with the first step that it holds for."""
+        step = self._holds_from(key)
+        self.recorder.setting(step, key, value)
         if self._run_log is not None:
-            self._run_log.setting(self.step + 1, key, value)
+            self._run_log.setting(step, key, value)
             self._run_log.log_interval = self.config.log_interval
         if self.reporter.console is not None:
             self.reporter.console.log_interval = self.config.log_interval
+
+    def _holds_from(self, key: str) -> int:
+        return self._control.setting_holds_from(key, self.step + 1)
 
     def _set_paused(self, paused: bool, pending: Pending) -> None:
         if paused == self._paused:
@@ -194,11 +199,11 @@ class Run:
         """Begins the epoch of `planned` unless it is under way."""
         self._epochs.enter(planned)
 
-    def window_of(self, planned: PlannedStep) -> RolloutWindow:
+    def rollouts_of(self, planned: PlannedStep) -> RolloutBatch:
         """The rollouts that `planned` trains on."""
-        assert self.window is not None
-        assert self.window.first_step == planned.window.first_step
-        return self.window
+        assert self.rollout_batch is not None
+        assert self.rollout_batch.first_step == planned.window.first_step
+        return self.rollout_batch
 
     def scored(
         self, planned: PlannedStep, generations: Sequence[Generation], texts: Sequence[str]
@@ -272,8 +277,8 @@ class Run:
             return signal.Signals(self._control.signal_number).name
         return "STOP" if self._stop is not None else None
 
-    def _window_due(self) -> RolloutWindow | None:
-        return None if self.plan.starts_window(self.step) else self.window
+    def _rollouts_due(self) -> RolloutBatch | None:
+        return None if self.plan.starts_window(self.step) else self.rollout_batch
 
     def _state(self) -> TrainingState:
         return TrainingState(

@@ -10,13 +10,13 @@ from grpo_trainer.learner import Learner
 from grpo_trainer.output.recorder import NullRecorder, Recorder
 from grpo_trainer.output.reporter import Reporter
 from grpo_trainer.output.run_log import RunLog
-from grpo_trainer.rollout_window import RolloutWindow
+from grpo_trainer.rollout_batch import RolloutBatch
 
 
 class RunSaver:
     """Writes the checkpoints of one run; `describe` gives the state that each one stores.
 
-    `window_due` gives the rollouts that the steps to come still train on.
+    `rollouts_due` gives the rollouts that the steps to come still train on.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class RunSaver:
         run_id: str,
         done: int,
         describe: Callable[[], TrainingState],
-        window_due: Callable[[], RolloutWindow | None],
+        rollouts_due: Callable[[], RolloutBatch | None],
     ) -> None:
         self._folder = folder
         self._keep = keep
@@ -40,7 +40,7 @@ class RunSaver:
         self._recorder = recorder
         self._run_log = run_log
         self._describe = describe
-        self._window_due = window_due
+        self._rollouts_due = rollouts_due
         self._saved_steps = checkpoint.steps_saved_by(folder, run_id)
         self._last_saved = done
         self.setting_unsaved = False
@@ -53,7 +53,7 @@ class RunSaver:
         folder = self._folder / (name or f"checkpoint-{state.step}")
         self._reporter.phase(state.step, "saving")
         self._secure_record(folder.name)
-        checkpoint.save_checkpoint(folder, self._learner, state, self._window_due())
+        checkpoint.save_checkpoint(folder, self._learner, state, self._rollouts_due())
         self._last_saved, self.setting_unsaved = state.step, False
         self._reporter.emit(Checkpoint(str(folder), state.step, kind))
         if folder.name == f"checkpoint-{state.step}":

@@ -12,8 +12,8 @@ from grpo_trainer.dataset import expected_answer
 from grpo_trainer.learner import UpdateResult
 from grpo_trainer.plan import PlannedStep
 from grpo_trainer.prompts import EncodedPrompt
-from grpo_trainer.rollout_metrics import describe_rollouts, trained_advantages
-from grpo_trainer.rollout_window import RolloutWindow, Share
+from grpo_trainer.rollout_batch import MiniBatch, RolloutBatch
+from grpo_trainer.rollout_metrics import Metrics, describe_rollouts
 from grpo_trainer.summary import known_mean, known_std
 
 
@@ -31,12 +31,12 @@ class StepTimes:
 
 
 def describe_generations(
-    share: Share, prompts: Sequence[EncodedPrompt], step: int
+    mini_batch: MiniBatch, prompts: Sequence[EncodedPrompt], step: int
 ) -> tuple[list[Generation], list[str]]:
     """An event for each completion, in the order of sampling, and the text of its answer alone."""
     generations: list[Generation] = []
     answers: list[str] = []
-    for prompt_index, group in enumerate(share.all_groups):
+    for prompt_index, group in enumerate(mini_batch.all_groups):
         example = prompts[group.prompt].example
         for group_index, completion in enumerate(group.completions):
             parsed = parse_completion(group.texts[group_index])
@@ -67,7 +67,7 @@ def describe_generations(
 
 def describe_step(
     planned: PlannedStep,
-    window: RolloutWindow,
+    batch: RolloutBatch,
     update: UpdateResult,
     times: StepTimes,
     learning_rate: float,
@@ -78,10 +78,13 @@ def describe_step(
     Its own tokens are those of the completions that are told with it: a step that trains on known
     rollouts has sampled none.
     """
-    share = window.shares[planned.share]
-    rewards = [reward for group in share.groups for reward in group.rewards]
-    advantages = trained_advantages(share)
-    told = share.all_groups if planned.iteration == 0 else []
+    mini_batch = batch.mini_batches[planned.mini_batch]
+    rewards = [reward for group in mini_batch.all_groups for reward in group.rewards]
+    advantages = mini_batch.trained_advantages
+    told = mini_batch.all_groups if planned.iteration == 0 else []
+    metrics = describe_rollouts(batch, mini_batch) | update.metrics
+    if planned.window.is_reused:
+        metrics["rollout/age"] = float(planned.number - planned.window.first_step)
     return Step(
         step=planned.number,
         loss=update.loss,
@@ -100,39 +103,12 @@ def describe_step(
         gradient_norm=update.gradient_norm,
         learning_rate=learning_rate,
         gradients_applied=update.applied,
-        metrics={
-            "num_tokens": float(tokens_seen),
-            "step_time": times.total,
-            **_metrics(planned, window, update),
-        },
+        metrics={"num_tokens": float(tokens_seen), "step_time": times.total, **_finite(metrics)},
     )
 
 
-def _metrics(
-    planned: PlannedStep, window: RolloutWindow, update: UpdateResult
-) -> dict[str, float | None]:
-    metrics = describe_rollouts(window, window.shares[planned.share]) | update.metrics
-    if planned.window.is_reused:
-        metrics["rollout/age"] = float(planned.number - planned.window.first_step)
-    return {name: _finite(value) for name, value in metrics.items()}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def choose_samples(
-    generations: Sequence[Generation], mode: str, draw: Sequence[int]
-) -> list[Generation]:
-    """The completions that the dashboard is sent: all, best and worst of the step, or two drawn.
-
-    The first of equals is best or worst. `draw` orders the rows at random.
-    """
-    if mode == "all" or not generations:
-        return list(generations)
-    if mode == "random":
-        return [generations[index] for index in sorted(draw[:2])]
-    ranked = [g for g in generations if g.reward is not None] or list(generations[:1])
-    best = max(ranked, key=lambda g: g.reward or 0.0)
-    worst = min(ranked, key=lambda g: g.reward or 0.0)
-    return [best] if best is worst else [best, worst]
+def _finite(metrics: Metrics) -> Metrics:
+    return {
+        name: value if value is not None and math.isfinite(value) else None
+        for name, value in metrics.items()
+    }

@@ -1,7 +1,7 @@
 """safetensors files whose bytes depend on nothing but their tensors."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -9,7 +9,7 @@ import safetensors
 from mlx.utils import tree_unflatten
 
 from grpo_trainer.errors import CheckpointError
-from grpo_trainer.trees import leaves
+from grpo_trainer.trees import ParameterTree, leaves
 
 
 def write_tensors(
@@ -44,7 +44,7 @@ def read_tensors(path: Path) -> dict[str, mx.array]:
     return cast("dict[str, mx.array]", mx.load(str(path)))
 
 
-def read_tree(path: Path, *, like: Any) -> Any:
+def read_tree(path: Path, *, like: ParameterTree) -> ParameterTree:
     """The tensors of `path` as a tree, if names, shapes and types are those of the tree `like`.
 
     Raises `CheckpointError`.
@@ -59,4 +59,4 @@ def read_tree(path: Path, *, like: Any) -> Any:
             "model that wrote it"
         )
     # In the order of the live tree: sums over all tensors must add up in the same order again.
-    return tree_unflatten([(name, tensors[name]) for name in shapes])
+    return cast("ParameterTree", tree_unflatten([(name, tensors[name]) for name in shapes]))

@@ -20,7 +20,9 @@ def score_logits(
     total = normalizer
     if not entropy_gradient:
         logits, total = mx.stop_gradient(logits), mx.stop_gradient(normalizer)
-    expected = (mx.softmax(logits, axis=-1) * logits).sum(axis=-1)
+    probabilities = mx.softmax(logits, axis=-1)
+    # A model may mask tokens with -inf itself, and 0 times that is no number.
+    expected = (probabilities * mx.where(probabilities > 0, logits, 0.0)).sum(axis=-1)
     return chosen - normalizer, total - expected
 
 

@@ -20,13 +20,12 @@ from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
 from grpo_protocol.messages import Eval, Generation, RunStatus
 from grpo_trainer import blas
-from grpo_trainer.collecting import collect
 from grpo_trainer.dataset import Example, as_examples
+from grpo_trainer.dynamic_sampling import spread_metric
 from grpo_trainer.evaluation import Evaluator
-from grpo_trainer.group_sampling import GroupSampler, weights_of
-from grpo_trainer.group_selection import spread_metric
+from grpo_trainer.group_sampling import GroupSampler
 from grpo_trainer.learner import Learner
-from grpo_trainer.learning_rate import learning_rate_at, learning_rate_of
+from grpo_trainer.learning_rate import learning_rate_at
 from grpo_trainer.model_source import check_model_name
 from grpo_trainer.objective_notes import objective_notes
 from grpo_trainer.output.reporter import Reporter
@@ -36,13 +35,20 @@ from grpo_trainer.prompts import EncodedPrompt, encode_prompts
 from grpo_trainer.rewards.loading import load_scorer
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import Interrupted
-from grpo_trainer.rollout_window import RolloutWindow
+from grpo_trainer.rollout_batch import MiniBatch, RolloutBatch
 from grpo_trainer.run import Run
 from grpo_trainer.run_opening import open_run
 from grpo_trainer.session import Session, display_name, open_session
 from grpo_trainer.step_guard import StepGuard
 from grpo_trainer.step_report import StepTimes, describe_generations, describe_step
 from grpo_trainer.stopwatch import Stopwatch
+from grpo_trainer.training_data import (
+    dealt,
+    dealt_evenly,
+    micro_batches,
+    with_advantages,
+    without_advantages,
+)
 
 Rows = Iterable[Mapping[str, Any] | Example]
 
@@ -105,7 +111,7 @@ class GRPOTrainer:
         )
         try:
             if config.dynamic_sampling:
-                spread_metric(config, scorer.names, weights_of(scorer, config))
+                spread_metric(config, scorer.names, scorer.weights)
             reporter.status(f"loading {name}")
             policy = load_policy(config, reporter.status)
         except BaseException:
@@ -202,30 +208,29 @@ class GRPOTrainer:
         mx.reset_peak_memory()
 
         if planned.samples:
-            run.window = self._sample(run, sampler, planned, prompts)
-        window = run.window_of(planned)
-        share = window.shares[planned.share]
+            run.rollout_batch = self._sample(run, sampler, planned, prompts)
+        batch = run.rollouts_of(planned)
+        mini_batch = batch.mini_batches[planned.mini_batch]
         generations: list[Generation] = []
         answers: list[str] = []
         tokens_seen = run.tokens_seen
         if planned.iteration == 0:
-            generations, answers = describe_generations(share, prompts, planned.number)
-            tokens_seen += share.num_tokens(prompts)
+            generations, answers = describe_generations(mini_batch, prompts, planned.number)
+            tokens_seen += mini_batch.num_tokens(prompts)
         run.scored(planned, generations, answers)
 
         run.reporter.phase(planned.number, "training")
-        config = replace(
-            run.config,
-            temperature=window.temperature,
-            learning_rate=learning_rate_at(run.config, planned.number, run.plan.total_steps),
+        config = replace(run.config, temperature=batch.temperature)
+        rate = learning_rate_at(config, planned.number, run.plan.total_steps)
+        update = self.learner.update(
+            mini_batch.micro_batches, config, planned.number, learning_rate=rate
         )
-        update = self.learner.update(share.micro_batches, config, planned.number)
-        self._guard.look_at_update(planned.number, share, update, config)
+        self._guard.look_at_update(planned.number, mini_batch, update, config)
         sampling_time = sampler.generation_time + sampler.reward_time
         training_time = watch.lap() - sampling_time
 
         times = StepTimes(sampler.generation_time, sampler.reward_time, training_time)
-        event = describe_step(planned, window, update, times, learning_rate_of(config), tokens_seen)
+        event = describe_step(planned, batch, update, times, rate, tokens_seen)
         run.tokens_seen = tokens_seen  # a step that fails before this has not been seen
         run.finish_step(event, generations)
 
@@ -235,12 +240,22 @@ class GRPOTrainer:
         sampler: GroupSampler,
         planned: PlannedStep,
         prompts: Sequence[EncodedPrompt],
-    ) -> RolloutWindow:
-        """The rollouts of this step and of those that share its window."""
-        weights = weights_of(self.scorer, run.config)
-        window = collect(sampler, self.learner, planned.window, prompts, weights, run.config)
-        self._guard.look_at_rollouts(window, prompts)
-        return window
+    ) -> RolloutBatch:
+        """The sampling phase: sample, compare, deal out to steps, and score with these weights."""
+        config = run.config
+        found = sampler.sample(planned.window, config)
+        parts = len(planned.window.mini_batches)
+        discarded = dealt_evenly(without_advantages(found.discarded), parts)
+        groups = with_advantages(found.kept, self.scorer.weights, config)
+        kept = dealt(groups, [len(rows) for rows in planned.window.mini_batches])
+        mini_batches = []
+        for members, others in zip(kept, discarded, strict=True):
+            unscored = micro_batches(members, prompts, config)
+            scored = [self.learner.with_logprobs(rows, config) for rows in unscored]
+            mini_batches.append(MiniBatch(members, scored, others))
+        batch = RolloutBatch(planned.number, config.temperature, mini_batches, found.rounds)
+        self._guard.look_at_rollouts(batch, prompts, config)
+        return batch
 
     def _encode(self, examples: Sequence[Example]) -> list[EncodedPrompt]:
         return encode_prompts(

@@ -1,9 +1,12 @@
 """Nested dicts and lists of arrays, as mlx keeps weights, gradients and optimizer state."""
 
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+
+ParameterTree: TypeAlias = dict[str, Any]
+"""Arrays by the names of a model's modules and parameters: its weights, or their gradients."""
 
 
 def leaves(tree: Any) -> list[tuple[str, mx.array]]:

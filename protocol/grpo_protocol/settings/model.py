@@ -30,8 +30,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "file's own elsewhere. Trained weights are float32 always.",
         ),
     ] = "auto"
-    lora_rank: Annotated[Count, key("Model", "Rank of the adapters.")] = 8
-    lora_scale: Annotated[Positive, key("Model", "Factor on B·A; mlx-lm's default is 20.")] = 20.0
+    lora_rank: Annotated[Count, key("Model", "Rank of the low-rank adapters.")] = 8
+    lora_scale: Annotated[
+        Positive, key("Model", "Factor on the adapters' product B·A; mlx-lm's default is 20.")
+    ] = 20.0
     lora_dropout: Annotated[
         Fraction, key("Model", "Dropout inside the adapters while training.")
     ] = 0.0
@@ -43,15 +45,22 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data: Annotated[
         str | None, key("Data", "Dataset: a .jsonl or .json file with a `prompt` in each row.")
     ] = None
-    eval_data: Annotated[str | None, key("Data", "Held-out dataset, decoded greedily.")] = None
-    shuffle: Annotated[bool, key("Data", "A new order for each epoch, derived from the seed.")] = (
-        True
-    )
+    eval_data: Annotated[
+        str | None, key("Data", "Held-out dataset, decoded greedily in evaluations.")
+    ] = None
+    shuffle: Annotated[
+        bool, key("Data", "A new order of the prompts for each epoch, derived from the seed.")
+    ] = True
     max_prompt_length: Annotated[
-        Count | None, key("Data", "A longer prompt, in tokens, is refused at the start.")
+        Count | None,
+        key(
+            "Data",
+            "Most tokens of a prompt; a longer one is refused at the start. No limit without it.",
+        ),
     ] = None
     enable_thinking: Annotated[
-        bool | None, key("Data", "Passed to the chat template when set.")
+        bool | None,
+        key("Data", "Whether the chat template lets the model think; its own default without it."),
     ] = None
     reward: Annotated[
         list[str],
@@ -61,5 +70,5 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         list[float] | None, key("Rewards", "One weight for each reward function; 1 without it.")
     ] = None
     reward_timeout: Annotated[
-        NotNegative, key("Rewards", "Seconds that scoring one step may take; 0 for no limit.")
+        NotNegative, key("Rewards", "Seconds that one round of scoring may take; 0 for no limit.")
     ] = 60.0

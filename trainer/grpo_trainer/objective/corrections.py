@@ -2,16 +2,14 @@
 
 Sampling and training compute the same probabilities in different ways (cached decoding, other
 kernels, a truncated distribution). ρ = training / sampling probability under the weights that
-sampled corrects for it: capped (TIS, arXiv 2508.13139's truncated importance sampling) or dropped
-where it is out of bounds (MIS).
+sampled corrects for it: capped (TIS, Yao et al. 2025, https://fengyao.notion.site/off-policy-rl) or
+dropped where it is out of bounds (MIS).
 """
 
 import mlx.core as mx
 
 from grpo_protocol.config import GRPOConfig
-from grpo_trainer.objective.policy_loss import MAX_LOG_RATIO
-from grpo_trainer.objective.tokens import ScoredTokens, row_mean
-from grpo_trainer.trees import number
+from grpo_trainer.objective.tokens import MAX_LOG_RATIO, ScoredTokens, row_mean
 
 
 def mismatch_weights(tokens: ScoredTokens, config: GRPOConfig) -> mx.array | None:
@@ -48,13 +46,3 @@ def kl_to_reference(tokens: ScoredTokens) -> mx.array:
     difference = tokens.ref_logprobs_B_T - tokens.logprobs_B_T
     difference = mx.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     return mx.expm1(difference) - difference
-
-
-def linear_quantile(values: mx.array, share: float) -> float:
-    """The `share`-quantile of values [N], interpolated linearly as `torch.quantile` does."""
-    ordered = mx.sort(values)
-    place = share * (values.size - 1)
-    below = int(place)
-    above = min(below + 1, values.size - 1)
-    low, high = number(ordered[below]), number(ordered[above])
-    return low + (high - low) * (place - below)

@@ -18,11 +18,16 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from grpo_trainer.objective.goal import Goal
-from grpo_trainer.objective.tokens import ScoredTokens, Sums, extremes_of, row_mean, sums_of
+from grpo_trainer.objective.step_objective import StepObjective
+from grpo_trainer.objective.tokens import (
+    MAX_LOG_RATIO,
+    ScoredTokens,
+    Sums,
+    extremes_of,
+    row_mean,
+    sums_of,
+)
 
-MAX_LOG_RATIO = 20.0
-"""Beyond it a ratio has no meaning and its exponential none in float32."""
 _VESPO_LOG_FLOOR = math.log(1e-8)
 
 
@@ -34,7 +39,9 @@ class PolicyTerm(NamedTuple):
     sums: dict[str, Sums]
 
 
-def policy_term(tokens: ScoredTokens, goal: Goal, correction: mx.array | None) -> PolicyTerm:
+def policy_term(
+    tokens: ScoredTokens, objective: StepObjective, correction: mx.array | None
+) -> PolicyTerm:
     """The policy term, without `correction` except in vespo, whose weight contains it.
 
     `correction` is training over sampling probability, [B, T] or [B, 1].
@@ -43,32 +50,32 @@ def policy_term(tokens: ScoredTokens, goal: Goal, correction: mx.array | None) -
     difference = tokens.logprobs_B_T - tokens.old_logprobs_B_T
     log_ratio_B_T = mx.clip(difference, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     log_ratio = log_ratio_B_T
-    if goal.ratio_level == "sequence":
+    if objective.ratio_level == "sequence":
         log_ratio = row_mean(log_ratio_B_T, tokens.mask_B_T)
     ratio = mx.exp(log_ratio)
-    match goal.config.loss_type:
+    match objective.config.loss_type:
         case "cispo":
-            loss, sums = _cispo(ratio, advantages, tokens, goal)
+            loss, sums = _cispo(ratio, advantages, tokens, objective)
         case "sapo":
-            loss, sums = _sapo(ratio, advantages, goal), {}
+            loss, sums = _sapo(ratio, advantages, objective), {}
         case "vespo":
-            loss, sums = _vespo(log_ratio_B_T, advantages, tokens, goal, correction)
+            loss, sums = _vespo(log_ratio_B_T, advantages, tokens, objective, correction)
         case "gmpo":
-            loss, sums = _gmpo(log_ratio_B_T, advantages, tokens, goal)
+            loss, sums = _gmpo(log_ratio_B_T, advantages, tokens, objective)
         case _:
-            loss, sums = _clipped(ratio, advantages, tokens, goal)
+            loss, sums = _clipped(ratio, advantages, tokens, objective)
     sums["ratio"] = sums_of(ratio, tokens.mask_B_T)
     sums["ratio_deviation"] = extremes_of(mx.abs(ratio - 1), tokens.mask_B_T, largest=True)
     return PolicyTerm(loss, ratio, sums)
 
 
 def _clipped(
-    ratio: mx.array, advantages: mx.array, tokens: ScoredTokens, goal: Goal
+    ratio: mx.array, advantages: mx.array, tokens: ScoredTokens, objective: StepObjective
 ) -> tuple[mx.array, dict[str, Sums]]:
-    low, high = 1 - goal.config.clip_epsilon, 1 + goal.epsilon_high
+    low, high = 1 - objective.config.clip_epsilon, 1 + objective.epsilon_high
     clipped = mx.clip(ratio, low, high)
-    if goal.config.delta is not None:
-        ratio = mx.minimum(ratio, goal.config.delta)
+    if objective.config.delta is not None:
+        ratio = mx.minimum(ratio, objective.config.delta)
     loss = -mx.minimum(ratio * advantages, clipped * advantages)
     return loss, _clip_sums(ratio < low, ratio > high, advantages, tokens.mask_B_T)
 
@@ -86,17 +93,17 @@ def _clip_sums(
 
 
 def _cispo(
-    ratio: mx.array, advantages: mx.array, tokens: ScoredTokens, goal: Goal
+    ratio: mx.array, advantages: mx.array, tokens: ScoredTokens, objective: StepObjective
 ) -> tuple[mx.array, dict[str, Sums]]:
-    cap = goal.epsilon_high
+    cap = objective.epsilon_high
     weight = mx.stop_gradient(mx.minimum(ratio, cap))
     capped = ((ratio > cap) & (advantages > 0)).astype(mx.float32)
     loss = -weight * advantages * tokens.logprobs_B_T
     return loss, {"cispo_clip_ratio": sums_of(capped, tokens.mask_B_T)}
 
 
-def _sapo(ratio: mx.array, advantages: mx.array, goal: Goal) -> mx.array:
-    config = goal.config
+def _sapo(ratio: mx.array, advantages: mx.array, objective: StepObjective) -> mx.array:
+    config = objective.config
     steepness = mx.where(advantages > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
     return -4 / steepness * mx.sigmoid(steepness * (ratio - 1)) * advantages
 
@@ -105,10 +112,10 @@ def _vespo(
     log_ratio_B_T: mx.array,
     advantages: mx.array,
     tokens: ScoredTokens,
-    goal: Goal,
+    objective: StepObjective,
     correction: mx.array | None,
 ) -> tuple[mx.array, dict[str, Sums]]:
-    config = goal.config
+    config = objective.config
     log_weight = (log_ratio_B_T * tokens.mask_B_T).sum(axis=1, keepdims=True)
     if correction is not None:
         log_correction = mx.log(mx.maximum(correction, 1e-8))
@@ -125,9 +132,9 @@ def _vespo(
 
 
 def _gmpo(
-    log_ratio_B_T: mx.array, advantages: mx.array, tokens: ScoredTokens, goal: Goal
+    log_ratio_B_T: mx.array, advantages: mx.array, tokens: ScoredTokens, objective: StepObjective
 ) -> tuple[mx.array, dict[str, Sums]]:
-    bound = goal.config.gmpo_clip
+    bound = objective.config.gmpo_clip
     clipped = mx.clip(log_ratio_B_T, -bound, bound)
     pessimistic = mx.where(
         advantages > 0, mx.minimum(log_ratio_B_T, clipped), mx.maximum(log_ratio_B_T, clipped)

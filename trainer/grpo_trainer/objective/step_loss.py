@@ -1,4 +1,4 @@
-"""A micro-batch's share of the step's loss: policy term, corrections, KL, aggregation, entropy.
+"""What a micro-batch adds to the step's loss: policy term, corrections, KL, aggregation, entropy.
 
 How tokens become one number, with m the mask:
 
@@ -20,12 +20,12 @@ from grpo_trainer.objective.corrections import (
     mismatch_weights,
     off_policy_mask,
 )
-from grpo_trainer.objective.goal import Goal
 from grpo_trainer.objective.policy_loss import policy_term
+from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens, Sums, extremes_of, sums_of
 
 
-class LossShare(NamedTuple):
+class MicroBatchLoss(NamedTuple):
     """The loss of a step is the sum over its micro-batches."""
 
     loss: mx.array
@@ -35,16 +35,16 @@ class LossShare(NamedTuple):
     """What is reported, for each row."""
 
 
-def step_loss(tokens: ScoredTokens, goal: Goal) -> LossShare:
+def step_loss(tokens: ScoredTokens, objective: StepObjective) -> MicroBatchLoss:
     """Loss in float32, and what the step's metrics are made of."""
-    config, mask_B_T = goal.config, tokens.mask_B_T
+    config, mask_B_T = objective.config, tokens.mask_B_T
     correction = mismatch_weights(tokens, config)
-    term, ratio, sums = policy_term(tokens, goal, correction)
+    term, ratio, sums = policy_term(tokens, objective, correction)
     active = mask_B_T
     if config.off_policy_mask_threshold is not None:
         term = term * off_policy_mask(tokens, config.off_policy_mask_threshold)
-    if goal.entropy_threshold is not None:
-        above = mx.stop_gradient(tokens.entropy_B_T) >= goal.entropy_threshold
+    if objective.entropy_threshold is not None:
+        above = mx.stop_gradient(tokens.entropy_B_T) >= objective.entropy_threshold
         term = term * above
         active = mask_B_T * above
     if correction is not None:
@@ -59,30 +59,34 @@ def step_loss(tokens: ScoredTokens, goal: Goal) -> LossShare:
             kl = kl * ratio
         sums["kl"] = sums_of(kl, mask_B_T)
         term = term + config.kl_coef * kl
-    policy_loss = _aggregate(mx.broadcast_to(term, mask_B_T.shape) * mask_B_T, mask_B_T, goal)
+    policy_loss = _aggregate(mx.broadcast_to(term, mask_B_T.shape) * mask_B_T, mask_B_T, objective)
     loss = policy_loss
-    if goal.entropy_coef:
-        count = goal.total_tokens if goal.entropy_tokens is None else goal.entropy_tokens
-        loss = loss - goal.entropy_coef * (tokens.entropy_B_T * active).sum() / max(count, 1)
+    if objective.entropy_coef:
+        count = (
+            objective.total_tokens if objective.entropy_tokens is None else objective.entropy_tokens
+        )
+        loss = loss - objective.entropy_coef * (tokens.entropy_B_T * active).sum() / max(count, 1)
     sums["entropy"] = sums_of(tokens.entropy_B_T, mask_B_T)
     sums["effective_entropy"] = sums_of(tokens.entropy_B_T, active)
     difference = mx.abs(tokens.old_logprobs_B_T - tokens.sampling_logprobs_B_T)
     sums["mismatch"] = sums_of(difference, mask_B_T)
     sums["mismatch_max"] = extremes_of(difference, mask_B_T, largest=True)
-    return LossShare(loss, policy_loss, sums)
+    return MicroBatchLoss(loss, policy_loss, sums)
 
 
-def _aggregate(masked_B_T: mx.array, mask_B_T: mx.array, goal: Goal) -> mx.array:
-    match goal.config.loss_type:
+def _aggregate(masked_B_T: mx.array, mask_B_T: mx.array, objective: StepObjective) -> mx.array:
+    match objective.config.loss_type:
         case "bnpo":
             tokens = mx.maximum(mask_B_T.sum(), 1)
-            return masked_B_T.sum() / tokens / goal.num_micro_batches
+            return masked_B_T.sum() / tokens / objective.num_micro_batches
         case "dr_grpo":
-            return masked_B_T.sum() / (goal.total_rows * goal.config.max_completion_length)
+            return masked_B_T.sum() / (
+                objective.total_rows * objective.config.max_completion_length
+            )
         case "dapo" | "cispo" | "vespo":
-            return masked_B_T.sum() / max(goal.total_tokens, 1)
+            return masked_B_T.sum() / max(objective.total_tokens, 1)
         case "luspo":
-            return masked_B_T.sum() / goal.total_rows
+            return masked_B_T.sum() / objective.total_rows
         case _:
             lengths_B = mx.maximum(mask_B_T.sum(axis=1), 1)
-            return (masked_B_T.sum(axis=1) / lengths_B).sum() / goal.total_rows
+            return (masked_B_T.sum(axis=1) / lengths_B).sum() / objective.total_rows

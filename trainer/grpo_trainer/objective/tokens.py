@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+MAX_LOG_RATIO = 20.0
+"""Beyond it a ratio has no meaning and its exponential none in float32."""
+
 
 class ScoredTokens(NamedTuple):
     """The sampled tokens under every distribution that matters, natural logarithms throughout."""

@@ -34,7 +34,8 @@ class CallableScorer:
     ) -> None:
         self._functions = [reward_function(function) for function in functions]
         expect_unique(self.names)
-        self._weights = check_weights(weights, self.names)
+        self.weights = check_weights(weights, self.names)
+        """One for each function."""
         self._timeout = timeout
         self._on_output = on_output
         self._async = AsyncRunner()
@@ -83,7 +84,7 @@ class CallableScorer:
             ) from late
         finally:
             watch.stop()
-        return combine(scores, self._weights)
+        return combine(scores, self.weights)
 
     def close(self) -> None:
         """Closes the event loop of async functions."""

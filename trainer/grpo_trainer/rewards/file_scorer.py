@@ -47,7 +47,7 @@ class FileScorer:
         self._on_output = on_output
         self._worker, self._signatures = self._start()
         try:
-            self._weights = check_weights(weights, self.names)
+            self.weights = check_weights(weights, self.names)
         except ConfigError:
             self._worker.close()
             raise
@@ -103,7 +103,7 @@ class FileScorer:
                 row=reply.row,
                 detail=reply.detail,
             )
-        return combine(reply.scores, self._weights)
+        return combine(reply.scores, self.weights)
 
     def close(self) -> None:
         """Ends the worker."""

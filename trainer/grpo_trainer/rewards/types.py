@@ -55,6 +55,11 @@ class Scorer(Protocol):
         """Names of the functions in order, each once."""
         ...
 
+    @property
+    def weights(self) -> list[float]:
+        """What the score of each function is multiplied by in the sum."""
+        ...
+
     def check(self, examples: Sequence[Example]) -> None:
         """Raises `ConfigError` when a function cannot be called with the columns of `examples`."""
         ...

@@ -1,4 +1,4 @@
-"""From scored groups to what the steps of a window train on: advantages, rows, their log-probs."""
+"""From scored groups to what the steps of a window train on: advantages, mini-batches, rows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,43 +6,22 @@ from itertools import accumulate
 
 from grpo_protocol.config import GRPOConfig
 from grpo_trainer.advantages import advantages_of
-from grpo_trainer.group_sampling import GroupSampler, SampledGroups
-from grpo_trainer.group_selection import is_degenerate, is_truncated
-from grpo_trainer.learner import Learner
-from grpo_trainer.plan import PlannedWindow
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import RewardScores
 from grpo_trainer.rollout import Completion
-from grpo_trainer.rollout_window import RolloutWindow, ScoredGroup, Share
+from grpo_trainer.rollout_batch import ScoredGroup
 from grpo_trainer.training_rows import TrainingRow
 
 
-def collect(
-    sampler: GroupSampler,
-    learner: Learner,
-    planned: PlannedWindow,
-    prompts: Sequence[EncodedPrompt],
-    weights: Sequence[float],
-    config: GRPOConfig,
-) -> RolloutWindow:
-    """Samples and prepares a window. Raises `Interrupted` when the run is to stop."""
-    found = sampler.sample(planned, config)
-    groups = compare(found.kept, weights, config)
-    shares: list[Share] = []
-    for members in _dealt(groups, [len(share) for share in planned.shares]):
-        batches = micro_batches(members, prompts, config)
-        batches = [learner.with_logprobs(batch, config) for batch in batches]
-        shares.append(Share(members, batches, [] if shares else _untrained(found)))
-    return RolloutWindow(planned.first_step, config.temperature, shares, found.rounds)
-
-
-def compare(
+def with_advantages(
     groups: Sequence[ScoredGroup], weights: Sequence[float], config: GRPOConfig
 ) -> list[ScoredGroup]:
     """`groups` with the advantage of each completion, None for those that are left out."""
+    if not groups:
+        return []
     left_out = [_is_left_out(completion, config) for g in groups for completion in g.completions]
     degenerate = [config.degenerate_filter and out for out in left_out]
-    names = list(groups[0].reward_parts) if groups else []
+    names = list(groups[0].reward_parts)
 
     def known(values: list[float | None]) -> list[float | None]:
         pairs = zip(values, degenerate, strict=True)
@@ -71,6 +50,32 @@ def compare(
     ]
 
 
+def without_advantages(groups: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+    """`groups` as those that were replaced for having no spread: they take part in no update."""
+    return [
+        replace(group, has_spread=False, advantages=[None] * len(group.completions))
+        for group in groups
+    ]
+
+
+def dealt(groups: Sequence[ScoredGroup], planned: Sequence[int]) -> list[list[ScoredGroup]]:
+    """`groups` in order over mini-batches of `planned` sizes, or evenly when some are missing."""
+    if len(groups) < sum(planned):
+        return dealt_evenly(groups, len(planned))
+    return _cut(groups, planned)
+
+
+def dealt_evenly(groups: Sequence[ScoredGroup], num_parts: int) -> list[list[ScoredGroup]]:
+    """`groups` in order over so many parts, the first ones the larger."""
+    size, larger = divmod(len(groups), num_parts)
+    return _cut(groups, [size + (index < larger) for index in range(num_parts)])
+
+
+def _cut(groups: Sequence[ScoredGroup], sizes: Sequence[int]) -> list[list[ScoredGroup]]:
+    ends = list(accumulate(sizes))
+    return [list(groups[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
 def micro_batches(
     groups: Sequence[ScoredGroup], prompts: Sequence[EncodedPrompt], config: GRPOConfig
 ) -> list[list[TrainingRow]]:
@@ -92,24 +97,5 @@ def micro_batches(
 
 def _is_left_out(completion: Completion, config: GRPOConfig) -> bool:
     if config.degenerate_filter:
-        return is_degenerate(
-            completion.finish_reason, len(completion.token_ids), config.max_completion_length
-        )
-    return config.mask_truncated_completions and is_truncated(completion.finish_reason)
-
-
-def _dealt(groups: Sequence[ScoredGroup], planned: Sequence[int]) -> list[list[ScoredGroup]]:
-    """`groups` in order over the shares: as planned, or evenly when some are missing."""
-    sizes = list(planned)
-    if len(groups) < sum(sizes):
-        size, larger = divmod(len(groups), len(sizes))
-        sizes = [size + (index < larger) for index in range(len(sizes))]
-    ends = list(accumulate(sizes))
-    return [list(groups[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
-
-
-def _untrained(found: SampledGroups) -> list[ScoredGroup]:
-    return [
-        replace(group, has_spread=False, advantages=[None] * len(group.completions))
-        for group in found.discarded
-    ]
+        return completion.is_at_limit
+    return config.mask_truncated_completions and completion.is_truncated

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from grpo_protocol import GRPOConfig
-from grpo_trainer.collecting import collect, compare, micro_batches
-from grpo_trainer.group_sampling import SampledGroups
-from grpo_trainer.plan import PlannedWindow
-from grpo_trainer.rollout_window import RolloutWindow, ScoredGroup
-from grpo_trainer.training_rows import TrainingRow
+from grpo_trainer.rollout_batch import ScoredGroup
+from grpo_trainer.training_data import (
+    dealt,
+    micro_batches,
+    with_advantages,
+    without_advantages,
+)
 from scored_groups import Rewards, group, prompts
 
 STD = 1e-4
@@ -22,8 +24,8 @@ def config_of(**settings: Any) -> GRPOConfig:
 
 
 def advantages(groups: list[ScoredGroup], **settings: Any) -> list[list[float | None]]:
-    compared = compare(groups, [1.0] * len(groups[0].reward_parts), config_of(**settings))
-    return [one.advantages for one in compared]
+    judged = with_advantages(groups, [1.0] * len(groups[0].reward_parts), config_of(**settings))
+    return [one.advantages for one in judged]
 
 
 def by_hand(rewards: Sequence[float], among: Sequence[float]) -> list[Any]:
@@ -39,7 +41,7 @@ def test_completions_are_compared_within_their_group() -> None:
 
 
 def test_a_flat_group_is_compared_to_nothing_and_stays() -> None:
-    flat, other = compare([group(0, [3] * 4), group(1, [0, 0, 0, 1])], [1.0], config_of())
+    flat, other = with_advantages([group(0, [3] * 4), group(1, [0, 0, 0, 1])], [1.0], config_of())
     assert (flat.has_spread, other.has_spread) == (False, True)
     assert flat.advantages == [0.0] * 4
 
@@ -107,9 +109,33 @@ def test_W52_each_reward_function_is_compared_among_survivors() -> None:
     assert any(expected)
 
 
-def test_W52_a_repeating_completion_and_a_short_limit_are_not_degenerate() -> None:
-    (found,) = advantages([group(0, [0, 1, 2, 5], "rlss", [10, 3, 4, 5])], degenerate_filter=True)
+def test_W52_a_repeating_completion_is_not_degenerate_however_long_it_is() -> None:
+    (found,) = advantages([group(0, [0, 1, 2, 5], "rsss", [10, 3, 4, 5])], degenerate_filter=True)
     assert None not in found
+
+
+def test_groups_that_were_replaced_teach_nothing() -> None:
+    (found,) = without_advantages([group(2, [0, 1])])
+    assert (found.prompt, found.has_spread, found.advantages) == (2, False, [None, None])
+
+
+# --- mini-batches
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ([4, 1, 2, 0, 3], [[4, 1], [2, 0], [3]]),
+        ([4, 1, 2, 0], [[4, 1], [2], [0]]),
+        ([4, 1], [[4], [1], []]),
+        ([], [[], [], []]),
+    ],
+)
+def test_groups_are_dealt_out_as_planned_and_missing_ones_are_missed_by_all_steps_alike(
+    kept: list[int], expected: list[list[int]]
+) -> None:
+    found = dealt([group(row, [0, 1]) for row in kept], [2, 2, 1])
+    assert [[one.prompt for one in members] for members in found] == expected
 
 
 # --- rows
@@ -136,79 +162,3 @@ def test_rows_are_the_sampled_ids_in_order_with_their_log_probs() -> None:
 def test_a_step_without_rows_has_no_micro_batch() -> None:
     left_out = replace(group(0, [0, 1]), advantages=[None, None])
     assert micro_batches([left_out], prompts(1), config_of(group_size=2)) == []
-
-
-# --- a window
-
-
-class Sampler:
-    """Gives what it was told to."""
-
-    def __init__(self, kept: list[ScoredGroup], discarded: list[ScoredGroup]) -> None:
-        self.found = SampledGroups(kept, discarded, 3 if discarded else 1)
-
-    def sample(self, planned: PlannedWindow, config: GRPOConfig) -> SampledGroups:
-        return self.found
-
-
-class Learner:
-    """Marks what went through it."""
-
-    def with_logprobs(self, batch: Sequence[TrainingRow], config: GRPOConfig) -> list[TrainingRow]:
-        return [replace(row, old_logprobs=[float(len(batch))]) for row in batch]
-
-
-def collected(
-    shares: list[list[int]], kept: list[ScoredGroup], discarded: list[ScoredGroup] | None = None
-) -> RolloutWindow:
-    return collect(
-        cast(Any, Sampler(kept, discarded or [])),
-        cast(Any, Learner()),
-        PlannedWindow(7, shares),
-        prompts(8),
-        [1.0],
-        config_of(group_size=2, temperature=0.7),
-    )
-
-
-def prompt_rows(found: RolloutWindow) -> list[list[int]]:
-    return [[one.prompt for one in share.groups] for share in found.shares]
-
-
-def test_a_window_is_shared_out_as_planned() -> None:
-    shares = [[4, 1], [2, 0], [3]]
-    found = collected(shares, [group(row, [0, 1]) for row in (4, 1, 2, 0, 3)])
-    assert prompt_rows(found) == shares
-    assert (found.first_step, found.temperature, found.sampling_rounds) == (7, 0.7, 1)
-    assert [len(share.micro_batches) for share in found.shares] == [2, 2, 1]
-    rows = [row for share in found.shares for batch in share.micro_batches for row in batch]
-    assert len(rows) == 10
-    assert all(row.old_logprobs == [2.0] for row in rows), "one micro-batch at a time"
-
-
-@pytest.mark.parametrize(
-    ("kept", "dealt"),
-    [
-        ([4, 1, 2, 0], [[4, 1], [2], [0]]),
-        ([4, 1], [[4], [1], []]),
-        ([], [[], [], []]),
-    ],
-)
-def test_groups_that_are_missing_are_missed_by_all_steps_alike(
-    kept: list[int], dealt: list[list[int]]
-) -> None:
-    found = collected([[4, 1], [2, 0], [3]], [group(row, [0, 1]) for row in kept])
-    assert prompt_rows(found) == dealt
-
-
-def test_groups_that_were_replaced_are_told_with_the_first_step_and_teach_nothing() -> None:
-    kept, flat = [group(4, [0, 1]), group(1, [1, 0])], group(2, [1, 1])
-    found = collected([[4], [1]], kept, [flat])
-    first, second = found.shares
-    (told,) = first.discarded
-    assert (told.prompt, told.has_spread, told.advantages) == (2, False, [None, None])
-    assert [one.prompt for one in first.all_groups] == [4, 2]
-    assert second.discarded == []
-    trained = [row.prompt_ids for share in found.shares for row in share.micro_batches[0]]
-    assert trained == [[4] * 5] * 2 + [[1] * 2] * 2
-    assert first.num_tokens(prompts(8)) == (5 + 1) + (5 + 2) + (3 + 1) + (3 + 2)

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 
 from grpo_protocol.config import GRPOConfig
-from grpo_protocol.config_rules import SEQUENCE_LOSSES
-from grpo_protocol.settings.loss import RatioLevel
+from grpo_protocol.settings.loss import SEQUENCE_LOSSES, RatioLevel
 
 CISPO_CAP = 5.0
 """Cap of the ratio that ScaleRL (arXiv 2510.13786) recommends."""
 
 
 @dataclass(frozen=True)
-class Goal:
+class StepObjective:
     """What does not change between the micro-batches of one step."""
 
     config: GRPOConfig

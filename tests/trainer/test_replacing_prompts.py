@@ -1,4 +1,4 @@
-"""Which groups teach, what replaces those that do not, and which completions are left out."""
+"""What must spread in a group that teaches, and which prompts replace those that do not."""
 
 from collections import Counter
 from itertools import islice
@@ -6,53 +6,7 @@ from itertools import islice
 import pytest
 
 from grpo_protocol import ConfigError, load_config
-from grpo_protocol.messages import FinishReason
-from grpo_trainer.group_selection import (
-    has_spread,
-    is_degenerate,
-    is_truncated,
-    refill_prompts,
-    spread_metric,
-)
-from grpo_trainer.rewards.calling import Score
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [],
-        [None, None],
-        [1.0],
-        [None, 1.0, None],
-        [-7.5] * 4,
-        [1.0, None, 1.0],
-        [0.1 + 0.2, 0.3, 0.3],
-        [0.1 + 0.2 - 0.3, 0.0],
-        [1e8 * (0.1 + 0.2), 1e8 * 0.3],
-        [-1e8 * (0.1 + 0.2), -1e8 * 0.3],
-        [sum([0.1] * 50), 5.0],
-    ],
-)
-def test_equal_values_have_no_spread_whatever_rounding_made_of_them(values: list[Score]) -> None:
-    assert not has_spread(values)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [0.0, 1.0],
-        [None, 0.0, None, 1.0],
-        [1.0, 1.0, 1.0, 0.0],
-        [1e8, 1e8 + 1e-5],
-        [-1e8, -1e8 + 1e-5],
-        [0.0, 1e-9],
-        [-1.0, 1.0],
-    ],
-)
-def test_values_that_differ_have_spread_however_small_it_is_among_them(values: list[Score]) -> None:
-    assert has_spread(values)
-    assert has_spread(values[::-1])
-
+from grpo_trainer.dynamic_sampling import refill_prompts, spread_metric
 
 # --- what must spread
 
@@ -139,31 +93,3 @@ def test_every_prompt_is_as_likely_to_come_first() -> None:
 def test_an_empty_dataset_is_refused_and_does_not_search_for_ever() -> None:
     with pytest.raises(ValueError, match="num_prompts=0"):
         refill_prompts(0, 1, 1, [])
-
-
-# --- which completions are left out
-
-
-@pytest.mark.parametrize(
-    ("reason", "num_tokens", "limit", "degenerate"),
-    [
-        ("length", 256, 256, True),
-        ("length", 230, 256, True),
-        ("length", 229, 256, False),
-        ("length", 9, 10, True),
-        ("length", 8, 10, False),
-        ("stop", 256, 256, False),
-        ("repetition", 256, 256, False),
-    ],
-)
-def test_M22_degenerate_is_what_was_cut_off_near_the_limit(
-    reason: FinishReason, num_tokens: int, limit: int, degenerate: bool
-) -> None:
-    assert is_degenerate(reason, num_tokens, limit) is degenerate
-
-
-@pytest.mark.parametrize(
-    ("reason", "truncated"), [("stop", False), ("length", True), ("repetition", True)]
-)
-def test_M22_truncated_is_what_did_not_stop(reason: FinishReason, truncated: bool) -> None:
-    assert is_truncated(reason) is truncated

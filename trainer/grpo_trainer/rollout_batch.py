@@ -32,7 +32,7 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True)
-class Share:
+class MiniBatch:
     """What one optimizer step trains on."""
 
     groups: list[ScoredGroup]
@@ -45,6 +45,12 @@ class Share:
         """In the order in which they are told and recorded."""
         return [*self.groups, *self.discarded]
 
+    @property
+    def trained_advantages(self) -> list[float]:
+        """Of the completions that take part in the update."""
+        values = (value for group in self.groups for value in group.advantages)
+        return [value for value in values if value is not None]
+
     def num_tokens(self, prompts: Sequence[EncodedPrompt]) -> int:
         """Prompt and completion tokens of everything that was sampled for it."""
         return sum(
@@ -55,13 +61,17 @@ class Share:
 
 
 @dataclass(frozen=True)
-class RolloutWindow:
-    """All shares of one sampling phase."""
+class RolloutBatch:
+    """Everything that one sampling phase gave, dealt out to the steps that train on it.
+
+    In PPO's words: a rollout batch has mini-batches, one an optimizer step, and each of these has
+    micro-batches, whose gradients are accumulated.
+    """
 
     first_step: int
     """Number of the step before which it was sampled."""
     temperature: float
     """At which it was sampled; training scores at the same, whatever is set meanwhile."""
-    shares: list[Share]
+    mini_batches: list[MiniBatch]
     sampling_rounds: int = 1
     """How often prompts were sampled to fill it."""

@@ -1,38 +1,17 @@
-"""Which groups and completions are worth an update, and which prompts replace those that are not.
+"""Which groups are worth an update, and which prompts are sampled instead of those that are not.
 
 Dynamic sampling as in DAPO (arXiv 2503.14476, section 3.2), with a named reward that must spread: a
 filter on the shaped sum keeps groups in which every answer is wrong.
 """
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 
 from grpo_protocol import ConfigError, GRPOConfig
-from grpo_protocol.messages import FinishReason
 from grpo_trainer.randomness import derived_seed
-from grpo_trainer.rewards.calling import Score
 
 TOTAL = "reward"
 """Name of the weighted sum, as against that of a function."""
-
-_ROUNDING = 64 * sys.float_info.epsilon
-"""What 64 roundings of a number near 1 add up to."""
-
-
-def has_spread(values: Sequence[Score]) -> bool:
-    """Whether the known `values` of one group differ by more than float64 rounding.
-
-    .1 + .2 and .3 are equal here: sums of the same parts in another order must not become an
-    advantage. The bound is relative to the largest value, so that a small spread on a large common
-    offset counts, and absolute below 1, where parts of that size may have cancelled. TRL calls a
-    standard deviation up to 1e-8 zero; that would hide spreads which `scale_rewards=none` keeps.
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return False
-    low, high = min(known), max(known)
-    return high - low > _ROUNDING * max(1.0, abs(low), abs(high))
 
 
 def spread_metric(config: GRPOConfig, names: Sequence[str], weights: Sequence[float]) -> str:
@@ -75,13 +54,3 @@ def _refill(num_prompts: int, seed: int, step: int, later: frozenset[int]) -> It
         yield from sorted(order, key=lambda row: row in later)
         later = frozenset()
         passes += 1
-
-
-def is_degenerate(finish_reason: FinishReason, num_tokens: int, limit: int) -> bool:
-    """Whether a completion was cut off at `limit` tokens, or within a tenth of it."""
-    return finish_reason == "length" and num_tokens >= limit * 9 // 10
-
-
-def is_truncated(finish_reason: FinishReason) -> bool:
-    """Whether a completion did not come to an end of its own."""
-    return finish_reason != "stop"

@@ -46,6 +46,16 @@ class Screen:
         return self.out.getvalue()[start:].splitlines()
 
 
+@pytest.mark.parametrize("known", [{"total_tokens": 0}, {"generation_time_ms": 0.0}])
+def test_a_step_that_trains_on_known_rollouts_has_no_rate(known: dict[str, Any]) -> None:
+    times = {"generation_time_ms": 10.0, "reward_time_ms": 0.0, "training_time_ms": 300.0}
+    screen = Screen()
+    screen.show(init(150))
+    (line,) = screen.show(step(12, **{**times, **known}))
+    assert "tok/s" not in line
+    assert "eta " in line
+
+
 def test_a_step_is_one_line() -> None:
     screen = Screen()
     screen.show(init(150))

@@ -69,7 +69,8 @@ class RunFigures:
     def _speed(self, event: Step) -> list[str]:
         parts = []
         seconds = _step_seconds(event) or self._seconds[-1]
-        if seconds > 0:
+        # A step that trains on known rollouts has sampled nothing, and no rate.
+        if seconds > 0 and event.total_tokens and event.generation_time_ms != 0:
             parts.append(f"{event.total_tokens / seconds:.0f} tok/s")
         if self.max_steps:
             left = max(self.max_steps - event.step, 0)

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from grpo_protocol.config import GRPOConfig, OutputStoreConfig
+from grpo_protocol.config import GRPOConfig, OutputStoreConfig, config_keys
 
 _SECTIONS = {"": GRPOConfig, "output_store": OutputStoreConfig}
 _TRUE = {"true", "1", "yes", "on"}
@@ -177,9 +177,7 @@ def _unknown(key: str, value: Any) -> str:
 
 
 def _choices(key: str) -> str:
-    hint = _hints("").get(key)
-    literals = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
-    return ", ".join(get_args(literals[0])) if literals else ""
+    return next((", ".join(item.choices) for item in config_keys() if item.name == key), "")
 
 
 def _lookup(values: Any, key: str) -> Any:

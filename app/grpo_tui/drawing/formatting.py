@@ -17,7 +17,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if size >= 1e15 or size < 1e-4:
         return _exponent(value, digits)
     if size < 1:
-        return f"{value:.{digits}f}" if size >= 10 ** (1 - digits) else _exponent(value, 2)
+        return f"{value:.{digits}f}" if size >= 10 ** (1 - digits) else _exponent(value, digits)
     if size < 1000:
         whole = int(math.log10(size)) + 1
         return f"{value:.{max(0, digits - whole)}f}"

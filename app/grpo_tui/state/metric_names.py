@@ -1,7 +1,7 @@
 """Under which name each number of a step is charted.
 
-Names that widgets know are constants here; every other name of a step's `metrics` map is charted
-under itself.
+Names that several files know are constants here; every other name of a step's `metrics` map is
+charted under itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,11 @@ PERPLEXITY: Final = "perplexity"
 TOKEN_ACCURACY: Final = "token_accuracy"
 MEAN_ADVANTAGE: Final = "adv_mean"
 
-_SAME_AS: Final = {"learning_rate": LEARNING_RATE, "gradient_norm": GRAD_NORM}
+_SAME_AS: Final = {
+    "learning_rate": LEARNING_RATE,
+    "gradient_norm": GRAD_NORM,
+    "advantages/mean": MEAN_ADVANTAGE,
+}
 """Names in `metrics` for what has a field of its own."""
 
 

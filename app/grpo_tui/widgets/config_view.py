@@ -11,7 +11,13 @@ from grpo_tui.widgets.row_list import RowList
 
 _DESCRIPTIONS: Final = {
     "training_type": "Kind of training that the trainer does.",
-    **{key.name: key.description for key in config_keys()},
+    **{
+        key.name: f"{key.description} One of {', '.join(key.choices)}."
+        if key.choices
+        else key.description
+        for section in config_keys()
+        for key in (section, *section.keys)
+    },
 }
 
 
@@ -55,10 +61,9 @@ class ConfigView(RowList):
         row = self._rows[self.cursor]
         if isinstance(row, str):
             return Content.styled(f"settings of {row}", "$foreground 60%")
-        name = row.key.partition(".")[0]
         live = "  can be changed while training" if row.live else ""
         return Content.assemble(
-            (f"{row.key}: ", "bold"), _DESCRIPTIONS.get(name, ""), (live, "$text-accent")
+            (f"{row.key}: ", "bold"), _DESCRIPTIONS.get(row.key, ""), (live, "$text-accent")
         )
 
     def draw_row(self, index: int, width: int, selected: bool) -> Content:

@@ -6,13 +6,12 @@ What the cursor stands on is charted.
 from textual.content import Content
 
 from grpo_tui.drawing.glyphs import UNICODE, Glyphs
-from grpo_tui.drawing.metric_specs import MetricSpec, specs_for
+from grpo_tui.drawing.metric_specs import TITLE_WIDTH, MetricSpec, specs_for
 from grpo_tui.state.run_model import RunState
 from grpo_tui.state.series import Series
 from grpo_tui.widgets.row_list import RowList
 from grpo_tui.widgets.sparkline import sparkline
 
-_TITLE = 13
 _VALUE = 8
 _RANGE = 14
 _NEWEST = 400
@@ -70,11 +69,11 @@ class MetricList(RowList):
         value = f"{self.glyphs.gap} nan" if missing else spec.format(series.last)
         parts: list[str | Content | tuple[str, str]] = [
             (mark, "$text-accent"),
-            f"{spec.title[:_TITLE]:<{_TITLE}}",
+            f"{spec.title[:TITLE_WIDTH]:<{TITLE_WIDTH}}",
             (f"{value:>{_VALUE}} ", "$text-error bold" if missing else "bold"),
             trend(spec, series, self.glyphs),
         ]
-        room = width - _TITLE - _VALUE - 4
+        room = width - TITLE_WIDTH - _VALUE - 4
         if room >= 8:
             limits = _range(spec, series) if room >= _RANGE + 10 else ""
             line = sparkline(series.values(_NEWEST), room - len(limits) - 1, self.glyphs)

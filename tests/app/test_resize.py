@@ -7,6 +7,7 @@ import pytest
 from dashboard import dashboard
 from grpo_protocol.messages import Choice, Prompt
 from grpo_tui.drawing.layouts import layout_for
+from grpo_tui.widgets.metric_list import MetricList
 
 SIZES = [
     (1, 1),
@@ -86,3 +87,17 @@ async def test_narrow_screen_comes_back_whole_after_it_was_wide() -> None:
         for size in ((130, 45), (30, 10), (80, 24)):
             await board.resize(*size)
         assert board.text == before
+
+
+@pytest.mark.parametrize("size", [(120, 40), (100, 30), (80, 24), (79, 14)])
+async def test_a_pane_alone_takes_the_whole_screen(size: tuple[int, int]) -> None:
+    async with dashboard(size) as board:
+        await board.begin()
+        await board.steps(1, 5)
+        await board.press("5")
+        metrics = board.live.query_one(MetricList)
+        metrics.focus()
+        await board.press("z")
+        assert metrics.size.height >= size[1] - 3  # a border and the footer at most
+        await board.press("z")
+        assert metrics.size.height < size[1] - 3

@@ -1,9 +1,8 @@
 """A virtual environment with TRL and PyTorch, apart from the project's own.
 
 `GRPO_TRL_ENV` names its folder, by default one below ~/.cache; it is made once and used again.
-`GRPO_TRL_TORCH` replaces the requirement for PyTorch and may hold further words for pip, such as
-`torch==2.13.0 --index-url INDEX_OF_CPU_BUILDS`: what the package index gives
-otherwise is on some systems the far larger build for GPUs.
+`GRPO_TRL_TORCH` replaces the requirement for PyTorch and may hold further options of pip, such as
+those that choose the build for CPUs: by default some systems get the far larger one for GPUs.
 """
 
 import fcntl

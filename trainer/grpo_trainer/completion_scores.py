@@ -7,12 +7,13 @@ positions, N completion tokens of all rows, H hidden, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
 
-from grpo_trainer.distribution import Distribution, history_windows
+from grpo_trainer.distribution import Distribution
 from grpo_trainer.policy import Policy
 from grpo_trainer.split_forward import SplitForward, head_parameters
 from grpo_trainer.token_scores import score_logits, score_tokens
@@ -39,14 +40,12 @@ LossOf = Callable[[Scores], tuple[mx.array, Any]]
 class _Tokens(NamedTuple):
     """What a micro-batch asks of its completion tokens."""
 
-    places_N: mx.array
-    """Positions in the flattened [B, T]."""
     targets_N: mx.array
     history_N_C: mx.array | None
 
     def piece(self, part: slice) -> "_Tokens":
         history = None if self.history_N_C is None else self.history_N_C[part]
-        return _Tokens(self.places_N[part], self.targets_N[part], history)
+        return _Tokens(self.targets_N[part], history)
 
 
 class CompletionScorer:
@@ -55,7 +54,12 @@ class CompletionScorer:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._split = SplitForward.of(policy.model)
-        self._head = head_parameters(policy.model, self._split) if self._split else frozenset()
+
+    @cached_property
+    def _head(self) -> frozenset[str]:
+        """Found when it is first needed: it takes a gradient of the whole head."""
+        assert self._split is not None
+        return head_parameters(self._policy.model, self._split)
 
     def scores(self, batch: RowTensors, distribution: Distribution) -> Scores:
         """The scores, evaluated, without gradients."""
@@ -64,10 +68,8 @@ class CompletionScorer:
             found = self._at_once(batch, distribution, entropy_gradient=False)
         else:
             tokens = _tokens_of(batch, distribution)
-            hidden_N_H = _completion_states(split, batch, tokens)
-            found = _scattered(
-                self._by_pieces(hidden_N_H, tokens, distribution, seed=0), batch, tokens
-            )
+            hidden_N_H = _completion_states(split, batch)
+            found = _scattered(self._by_pieces(hidden_N_H, tokens, distribution, seed=0), batch)
         mx.eval(found)
         return found
 
@@ -82,19 +84,24 @@ class CompletionScorer:
     ) -> tuple[mx.array, Any, ParameterTree]:
         """The loss, what `loss_of` gives besides, and the gradients of the policy's weights.
 
-        `seed` decides what dropout drops. The model is left with weights that only tracing knows:
-        install the policy's afterwards.
+        `seed` decides what dropout drops.
         """
-        if self._split is not None and not self._fits(batch):
-            return self._gradients_by_pieces(
-                self._split,
-                batch,
-                distribution,
-                loss_of,
-                entropy_gradient=entropy_gradient,
-                seed=seed,
-            )
+        pieces = self._split is not None and not self._fits(batch)
+        compute = self._gradients_by_pieces if pieces else self._gradients_at_once
+        found = compute(batch, distribution, loss_of, entropy_gradient=entropy_gradient, seed=seed)
+        # Tracing leaves its own copies of the weights in the model.
+        self._policy.install(self._policy.weights)
+        return found
 
+    def _gradients_at_once(
+        self,
+        batch: RowTensors,
+        distribution: Distribution,
+        loss_of: LossOf,
+        *,
+        entropy_gradient: bool,
+        seed: int,
+    ) -> tuple[mx.array, Any, ParameterTree]:
         def loss_of_weights(weights: ParameterTree) -> tuple[mx.array, Any]:
             self._policy.install(weights)
             return loss_of(self._at_once(batch, distribution, entropy_gradient=entropy_gradient))
@@ -117,15 +124,14 @@ class CompletionScorer:
                 )
             )
         tokens = _tokens_of(batch, distribution)
-        hidden_N_H = _completion_states(self._split, batch, tokens)
+        hidden_N_H = _completion_states(self._split, batch)
         found = self._piece(hidden_N_H, tokens, distribution, entropy_gradient=entropy_gradient)
-        return _scattered(found, batch, tokens)
+        return _scattered(found, batch)
 
     # --- piece by piece
 
     def _gradients_by_pieces(
         self,
-        split: SplitForward,
         batch: RowTensors,
         distribution: Distribution,
         loss_of: LossOf,
@@ -134,18 +140,20 @@ class CompletionScorer:
         seed: int,
     ) -> tuple[mx.array, Any, ParameterTree]:
         """The chain rule by hand, because what autograd has seen lives until its end."""
+        split = self._split
+        assert split is not None
         tokens = _tokens_of(batch, distribution)
         mx.random.seed(seed)
-        hidden_N_H = _completion_states(split, batch, tokens)
+        hidden_N_H = _completion_states(split, batch)
         mx.eval(hidden_N_H)
         found = self._by_pieces(hidden_N_H, tokens, distribution, seed)
-        scores = _scattered(found, batch, tokens)
+        scores = _scattered(found, batch)
 
         def of_scores(logprobs_B_T: mx.array, entropy_B_T: mx.array) -> tuple[mx.array, Any]:
             return loss_of(Scores(logprobs_B_T, entropy_B_T))
 
         (loss, rest), slopes = mx.value_and_grad(of_scores, argnums=(0, 1))(*scores)
-        slopes_N = [slope.reshape(-1)[tokens.places_N] for slope in slopes]
+        slopes_N = [slope.reshape(-1)[batch.places_N] for slope in slopes]
         mx.eval(loss, rest, slopes_N)
         hidden_slope_N_H, head_slopes = self._head_gradients(
             hidden_N_H, tokens, distribution, slopes_N, entropy_gradient=entropy_gradient, seed=seed
@@ -153,7 +161,7 @@ class CompletionScorer:
 
         def through_backbone(weights: ParameterTree) -> mx.array:
             self._policy.install(weights)
-            return (_completion_states(split, batch, tokens) * hidden_slope_N_H).sum()
+            return (_completion_states(split, batch) * hidden_slope_N_H).sum()
 
         mx.random.seed(seed)
         gradients = mx.grad(through_backbone)(self._policy.weights)
@@ -226,28 +234,28 @@ class CompletionScorer:
     def _parts(self, tokens: _Tokens) -> Iterator[slice]:
         assert self._split is not None
         size = max(1, LOGITS_A_PIECE // self._split.vocabulary)
-        for start in range(0, tokens.places_N.size, size):
+        for start in range(0, tokens.targets_N.size, size):
             yield slice(start, start + size)
 
 
 def _tokens_of(batch: RowTensors, distribution: Distribution) -> _Tokens:
-    history = None
-    if distribution.history_size:
-        windows = history_windows(batch.inputs_B_T, distribution.history_size)
-        history = windows.reshape(-1, windows.shape[-1])[batch.places_N]
-    return _Tokens(batch.places_N, batch.targets_B_T.reshape(-1)[batch.places_N], history)
+    history = distribution.histories(batch.inputs_B_T)
+    if history is not None:
+        history = history.reshape(-1, history.shape[-1])[batch.places_N]
+    return _Tokens(batch.targets_B_T.reshape(-1)[batch.places_N], history)
 
 
-def _completion_states(split: SplitForward, batch: RowTensors, tokens: _Tokens) -> mx.array:
+def _completion_states(split: SplitForward, batch: RowTensors) -> mx.array:
+    """Hidden states [N, H] that the completion tokens are predicted from."""
     states_B_T_H = split.hidden(batch.inputs_B_T)
-    return states_B_T_H.reshape(-1, states_B_T_H.shape[-1])[tokens.places_N]
+    return states_B_T_H.reshape(-1, states_B_T_H.shape[-1])[batch.places_N]
 
 
-def _scattered(found: Scores, batch: RowTensors, tokens: _Tokens) -> Scores:
+def _scattered(found: Scores, batch: RowTensors) -> Scores:
     """Scores [N] as [B, T], 0 elsewhere."""
     empty = mx.zeros(batch.targets_B_T.size)
     shape = batch.targets_B_T.shape
-    return Scores(*(empty.at[tokens.places_N].add(values).reshape(shape) for values in found))
+    return Scores(*(empty.at[batch.places_N].add(values).reshape(shape) for values in found))
 
 
 def _piece_seed(seed: int, index: int) -> int:

@@ -60,6 +60,10 @@ class Distribution:
         )
         return max(sizes)
 
+    def histories(self, ids_B_T: mx.array) -> mx.array | None:
+        """What the token after each of the ids is drawn with, [B, T, H]; None without penalties."""
+        return history_windows(ids_B_T, self.history_size) if self.history_size else None
+
     @property
     def truncates(self) -> bool:
         """Whether some tokens cannot be drawn at all."""

@@ -170,7 +170,6 @@ class Learner:
             mx.eval(total)
             sums.add(found.sums)
         self.policy.model.eval()
-        self.policy.install(self.policy.weights)
         loss, policy_loss, gradients = total
         return StepGradient(loss, policy_loss, gradients, sums)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_trainer.distribution import Distribution, history_windows
+from grpo_trainer.distribution import Distribution
 from grpo_trainer.training_rows import RowTensors
 
 
@@ -34,8 +34,6 @@ def score_tokens(
     Prompt and padding are scored too. See `score_logits`.
     """
     raw_B_T_V = model(batch.inputs_B_T)
-    history = None
-    if distribution.history_size:
-        history = history_windows(batch.inputs_B_T, distribution.history_size)
+    history = distribution.histories(batch.inputs_B_T)
     logits_B_T_V = distribution.logits(raw_B_T_V, history, batch.targets_B_T)
     return score_logits(logits_B_T_V, batch.targets_B_T, entropy_gradient=entropy_gradient)

@@ -24,6 +24,7 @@ from grpo_trainer.objective.tokens import (
     ScoredTokens,
     Sums,
     extremes_of,
+    is_per_row,
     row_mean,
     sums_of,
 )
@@ -119,7 +120,7 @@ def _vespo(
     log_weight = (log_ratio_B_T * tokens.mask_B_T).sum(axis=1, keepdims=True)
     if correction is not None:
         log_correction = mx.log(mx.maximum(correction, 1e-8))
-        if correction.shape[1] != 1 or tokens.mask_B_T.shape[1] == 1:
+        if not is_per_row(correction, tokens.mask_B_T):
             log_correction = (log_correction * tokens.mask_B_T).sum(axis=1, keepdims=True)
         log_weight = log_weight + log_correction
     log_weight = mx.clip(log_weight, _VESPO_LOG_FLOOR, MAX_LOG_RATIO)

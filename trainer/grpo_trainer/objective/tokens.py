@@ -32,10 +32,15 @@ class Sums(NamedTuple):
     counts_B: mx.array
 
 
+def is_per_row(values: mx.array, mask_B_T: mx.array) -> bool:
+    """Whether values are [B, 1], one for a row, rather than [B, T]."""
+    return values.shape[1] == 1 != mask_B_T.shape[1]
+
+
 def sums_of(values: mx.array, mask_B_T: mx.array) -> Sums:
     """Row sums of values [B, T] over the mask; values [B, 1] count once a row."""
     values = mx.stop_gradient(values)
-    if values.shape[1] == 1 != mask_B_T.shape[1]:
+    if is_per_row(values, mask_B_T):
         return Sums(values[:, 0], mx.ones_like(values[:, 0]))
     return Sums((values * mask_B_T).sum(axis=1), mask_B_T.sum(axis=1))
 
@@ -43,7 +48,7 @@ def sums_of(values: mx.array, mask_B_T: mx.array) -> Sums:
 def extremes_of(values: mx.array, mask_B_T: mx.array, *, largest: bool) -> Sums:
     """The largest or smallest value of each row within the mask; no count where it is empty."""
     values = mx.stop_gradient(values)
-    if values.shape[1] == 1 != mask_B_T.shape[1]:
+    if is_per_row(values, mask_B_T):
         return Sums(values[:, 0], mx.ones_like(values[:, 0]))
     sign = 1.0 if largest else -1.0
     found = mx.where(mask_B_T > 0, sign * values, -mx.inf).max(axis=1)

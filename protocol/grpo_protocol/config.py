@@ -11,8 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from grpo_protocol.config_rules import check_together
-from grpo_protocol.settings.generation import GenerationSettings
-from grpo_protocol.settings.kinds import Count, Fraction, Interval, NotNegative, Positive, key
+from grpo_protocol.settings.kinds import Count, Interval, key
+from grpo_protocol.settings.optimizer import OptimizerSettings
 
 SampleDisplay = Literal["all", "best_worst", "random"]
 
@@ -28,52 +28,8 @@ class OutputStoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ] = None
 
 
-class GRPOConfig(GenerationSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GRPOConfig(OptimizerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one GRPO run. Build it with `load_config`, or check it with `validate_config`."""
-
-    # --- optimizer
-    learning_rate: Annotated[
-        Positive | None,
-        key(
-            "Optimizer",
-            "Peak learning rate; without it 1e-5 for adapters, 1e-6 for all weights.",
-            live=True,
-        ),
-    ] = None
-    lr_schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        key("Optimizer", "How the learning rate falls from its peak to the end of the run."),
-    ] = "constant"
-    warmup_steps: Annotated[
-        Interval, key("Optimizer", "Steps in which the learning rate rises to its peak.")
-    ] = 0
-    weight_decay: Annotated[
-        NotNegative,
-        key(
-            "Optimizer", "Each step shrinks a weight by this times the learning rate, as in AdamW."
-        ),
-    ] = 0.01
-    adamw_beta1: Annotated[
-        Fraction, key("Optimizer", "Decay of AdamW's running mean of gradients.")
-    ] = 0.9
-    adamw_beta2: Annotated[
-        Fraction, key("Optimizer", "Decay of AdamW's running mean of squared gradients.")
-    ] = 0.999
-    adamw_eps: Annotated[Positive, key("Optimizer", "Added to the root that AdamW divides by.")] = (
-        1e-8
-    )
-    gradient_clip_norm: Annotated[
-        Positive | None,
-        key(
-            "Optimizer",
-            "Largest L2 norm of the whole accumulated gradient; off without it.",
-            live=True,
-        ),
-    ] = 1.0
-    gradient_clip_value: Annotated[
-        Positive | None,
-        key("Optimizer", "Largest absolute value of one gradient element; off without it."),
-    ] = None
 
     # --- output
     output_dir: Annotated[

@@ -1,91 +1,17 @@
-"""Settings that contradict one another, or that would be accepted and change nothing."""
+"""Settings that contradict one another."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from grpo_protocol.settings.loss import CLIPPED_LOSSES, SEQUENCE_LOSSES
+from grpo_protocol.config_needs import settings_without_effect
+from grpo_protocol.settings.loss import SEQUENCE_LOSSES
 
 if TYPE_CHECKING:
     from grpo_protocol.config import GRPOConfig
 
 
 _LEAST_CLIP = 1e-6
-
-
-class _Need(NamedTuple):
-    """Keys that do nothing unless `is_met`; `what` says what to set, and may name the loss."""
-
-    keys: tuple[str, ...]
-    what: str
-    is_met: Callable[["GRPOConfig"], bool]
-
-
-_NEEDS = [
-    _Need(
-        ("lora_rank", "lora_scale", "lora_dropout", "lora_layers"),
-        "fine_tune_type=lora",
-        lambda config: config.fine_tune_type == "lora",
-    ),
-    _Need(
-        ("dynamic_sampling_metric", "dynamic_sampling_attempts"),
-        "dynamic_sampling=true",
-        lambda config: config.dynamic_sampling,
-    ),
-    _Need(
-        ("clip_epsilon_high",),
-        "a clipped loss; {loss_type} has its own bounds",
-        lambda config: config.loss_type in CLIPPED_LOSSES | {"cispo"},
-    ),
-    _Need(
-        ("delta",),
-        "a clipped loss; {loss_type} has its own bounds",
-        lambda config: config.loss_type in CLIPPED_LOSSES,
-    ),
-    _Need(
-        ("sapo_temperature_pos", "sapo_temperature_neg"),
-        "loss_type=sapo",
-        lambda config: config.loss_type == "sapo",
-    ),
-    _Need(
-        ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
-        "loss_type=vespo",
-        lambda config: config.loss_type == "vespo",
-    ),
-    _Need(("gmpo_clip",), "loss_type=gmpo", lambda config: config.loss_type == "gmpo"),
-    _Need(
-        ("kl_bias_correction", "ref_sync_interval"),
-        "kl_coef above 0",
-        lambda config: config.kl_coef > 0,
-    ),
-    _Need(("ref_mixup_alpha",), "ref_sync_interval", lambda config: config.ref_sync_interval > 0),
-    _Need(
-        ("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max"),
-        "adaptive_entropy=true",
-        lambda config: config.adaptive_entropy,
-    ),
-    _Need(
-        ("mismatch_min", "mismatch_max"),
-        "mismatch_correction",
-        lambda config: config.mismatch_correction != "none",
-    ),
-    _Need(
-        ("repetition_context_size",),
-        "repetition_penalty",
-        lambda config: config.repetition_penalty != 1,
-    ),
-    _Need(
-        ("presence_context_size",), "presence_penalty", lambda config: config.presence_penalty != 0
-    ),
-    _Need(
-        ("frequency_context_size",),
-        "frequency_penalty",
-        lambda config: config.frequency_penalty != 0,
-    ),
-    _Need(("ngram_size",), "max_ngram_repeats", lambda config: config.max_ngram_repeats > 0),
-]
 
 
 def check_together(config: "GRPOConfig") -> None:
@@ -112,7 +38,7 @@ def _complaints(config: "GRPOConfig") -> Iterator[str]:
     if config.lora_layers < -1 or config.lora_layers == 0:
         yield f"lora_layers={config.lora_layers}: use -1 for all, or at least 1"
     yield from _weights(config)
-    yield from _without_effect(config)
+    yield from settings_without_effect(config)
     yield from _rollouts(config)
     yield from _dropout(config)
     yield from _repetition(config)
@@ -123,19 +49,12 @@ def _complaints(config: "GRPOConfig") -> Iterator[str]:
     yield from _schedule(config)
 
 
-def _without_effect(config: "GRPOConfig") -> Iterator[str]:
-    defaults = {field.name: field.default for field in msgspec.structs.fields(config)}
-    for need in _NEEDS:
-        if need.is_met(config):
-            continue
-        for name in need.keys:
-            value = getattr(config, name)
-            if value != defaults[name]:
-                what = need.what.format(loss_type=config.loss_type)
-                yield f"{name}={value!r}: has no effect without {what}"
-
-
 def _schedule(config: "GRPOConfig") -> Iterator[str]:
+    if config.optimizer_type == "sgd" and config.learning_rate is None:
+        yield (
+            "optimizer_type='sgd': has no default learning rate, because its steps are as large as "
+            "the gradient; set learning_rate"
+        )
     if config.max_steps is not None and config.warmup_steps >= config.max_steps:
         yield (
             f"warmup_steps={config.warmup_steps}: must be fewer than max_steps={config.max_steps}, "

@@ -34,7 +34,7 @@ def test_every_key_has_a_description_a_group_and_its_default() -> None:
 
 def test_a_key_names_the_words_that_can_be_set() -> None:
     choices = {key.name: key.choices for key in config_keys() if key.choices}
-    assert choices["fine_tune_type"] == ("lora", "full")
+    assert choices["fine_tune_type"] == ("lora", "dora", "full")
     assert choices["importance_sampling_level"] == ("token", "sequence")
     assert choices["mismatch_correction"][0] == "none"
     assert set(choices) == {
@@ -45,6 +45,7 @@ def test_a_key_names_the_words_that_can_be_set() -> None:
         "loss_type",
         "importance_sampling_level",
         "mismatch_correction",
+        "optimizer_type",
         "lr_schedule",
         "sample_display",
         "on_dashboard_exit",

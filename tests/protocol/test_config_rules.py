@@ -58,6 +58,11 @@ REFUSED = [
         for other in ("scale_rewards=batch", "scale_rewards=none", "advantage_normalization=false")
     ),
     (
+        "optimizer_type=sgd",
+        "optimizer_type='sgd'",
+        "has no default learning rate, because its steps are as large as the gradient",
+    ),
+    (
         "degenerate_filter=true mask_truncated_completions=true",
         "mask_truncated_completions=True",
         "choose one of the two",
@@ -119,10 +124,30 @@ REFUSED = [
 
 # Settings, then the first key and value that do nothing, then what they need.
 WITHOUT_EFFECT = [
-    ("fine_tune_type=full lora_rank=4", "lora_rank=4", "fine_tune_type=lora"),
-    ("fine_tune_type=full lora_scale=2", "lora_scale=2.0", "fine_tune_type=lora"),
-    ("fine_tune_type=full lora_dropout=0.1", "lora_dropout=0.1", "fine_tune_type=lora"),
-    ("fine_tune_type=full lora_layers=4", "lora_layers=4", "fine_tune_type=lora"),
+    ("fine_tune_type=full lora_rank=4", "lora_rank=4", "fine_tune_type=lora or dora"),
+    ("fine_tune_type=full lora_scale=2", "lora_scale=2.0", "fine_tune_type=lora or dora"),
+    ("fine_tune_type=full lora_dropout=0.1", "lora_dropout=0.1", "fine_tune_type=lora or dora"),
+    ("fine_tune_type=full lora_layers=4", "lora_layers=4", "fine_tune_type=lora or dora"),
+    (
+        "fine_tune_type=full lora_keys=lm_head",
+        "lora_keys=['lm_head']",
+        "fine_tune_type=lora or dora",
+    ),
+    (
+        "fine_tune_type=full adapter_path=adapters",
+        "adapter_path='adapters'",
+        "fine_tune_type=lora or dora",
+    ),
+    ("optimizer_type=adafactor adamw_beta1=0.8", "adamw_beta1=0.8", "optimizer_type=adamw or muon"),
+    ("optimizer_type=adafactor adamw_beta2=0.8", "adamw_beta2=0.8", "optimizer_type=adamw or muon"),
+    ("optimizer_type=adafactor adamw_eps=1e-6", "adamw_eps=1e-06", "optimizer_type=adamw or muon"),
+    ("sgd_momentum=0.5", "sgd_momentum=0.5", "optimizer_type=sgd"),
+    ("muon_momentum=0.5", "muon_momentum=0.5", "optimizer_type=muon"),
+    (
+        "use_parallel_batch_generation=false generation_chunk_size=4",
+        "generation_chunk_size=4",
+        "use_parallel_batch_generation",
+    ),
     (
         "dynamic_sampling_metric=reward",
         "dynamic_sampling_metric='reward'",

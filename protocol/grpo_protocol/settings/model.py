@@ -6,7 +6,9 @@ import msgspec
 
 from grpo_protocol.settings.kinds import Count, Fraction, NotNegative, Positive, key
 
-FineTuneType = Literal["lora", "full"]
+FineTuneType = Literal["lora", "dora", "full"]
+ADAPTER_TYPES = frozenset({"lora", "dora"})
+"""Kinds of fine-tuning that leave the model's own weights as they are."""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +22,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         str | None, key("Model", "Name shown and recorded; the last part of `model` without it.")
     ] = None
     fine_tune_type: Annotated[
-        FineTuneType, key("Model", "Train low-rank adapters, or every weight.")
+        FineTuneType,
+        key(
+            "Model",
+            "Train low-rank adapters (dora: with a size for each output), on a float or quantized "
+            "model, or every weight of a float model.",
+        ),
     ] = "lora"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -40,6 +47,22 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lora_layers: Annotated[
         int, key("Model", "Number of last layers that get adapters; -1 for all.")
     ] = -1
+
+    lora_keys: Annotated[
+        list[str],
+        key(
+            "Model",
+            "Modules that get adapters: of each layer, such as self_attn.q_proj, or of the model, "
+            "such as lm_head; without it every linear module of the layers.",
+        ),
+    ] = msgspec.field(default_factory=list)
+    adapter_path: Annotated[
+        str | None,
+        key(
+            "Model",
+            "mlx-lm adapter folder to start from; rank, scale, keys and layers are then its own.",
+        ),
+    ] = None
 
     # --- data and rewards
     data: Annotated[

@@ -105,7 +105,7 @@ def test_M25_the_reference_is_the_base_model_however_far_the_policy_has_moved(
     assert ref_logprobs(learner) == pytest.approx(expected, abs=1e-5)
     train(learner)
     assert ref_logprobs(learner) == pytest.approx(expected, abs=1e-5)
-    moved = flat(learner._logprobs(make_rows(), config_of()))
+    moved = flat(learner.scores(make_rows(), config_of())[0])
     assert max(abs(a - b) for a, b in zip(moved, expected, strict=True)) > 0.5
 
 

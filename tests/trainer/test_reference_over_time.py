@@ -123,7 +123,7 @@ def test_the_reference_moves_after_every_step_that_the_interval_divides() -> Non
 def test_a_moved_reference_is_what_the_next_rows_are_held_to() -> None:
     learner = make_learner(**KL, **BIG)
     train(learner, 2, ref_sync_interval=2, ref_mixup_alpha=1.0)
-    policy = learner._logprobs(make_rows(), config_of())
+    policy = learner.scores(make_rows(), config_of())[0]
     assert ref_logprobs(learner) == pytest.approx([x for line in policy for x in line], abs=1e-6)
 
 

@@ -52,7 +52,7 @@ class Ledger:
         self.scored: defaultdict[Rollout, list[int]] = defaultdict(list)
         """How many the weights had seen whose log-probs were stored."""
         self.uses: list[Use] = []
-        sample, logprobs, gradient = GroupSampler.sample, learner._logprobs, learner.gradient
+        sample, logprobs, gradient = GroupSampler.sample, learner.scores, learner.gradient
 
         def sampling(sampler: GroupSampler, *args: Any) -> SampledGroups:
             found = sample(sampler, *args)
@@ -75,7 +75,7 @@ class Ledger:
             return gradient(batches, *args)
 
         monkeypatch.setattr(GroupSampler, "sample", sampling)
-        monkeypatch.setattr(learner, "_logprobs", scoring)
+        monkeypatch.setattr(learner, "scores", scoring)
         monkeypatch.setattr(learner, "gradient", training)
 
 

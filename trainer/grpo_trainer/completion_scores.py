@@ -1,7 +1,7 @@
 """Log-probs and entropies of completions, and gradients through them, in bounded memory.
 
 Logits are made for completion positions only, never for prompt and padding. When those of a whole
-micro-batch are too many, they are made piece by piece, once for the scores and once more for the
+batch of rows are too many, they are made piece by piece, once for the scores and once more for the
 gradients, and none outlives its piece: the loss needs only the scores. Shapes: B rows, T target
 positions, N completion tokens of all rows, H hidden, V vocabulary.
 """
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
 
+from grpo_protocol.settings.memory import MemorySettings
 from grpo_trainer.distribution import Distribution
+from grpo_trainer.layer_checkpointing import checkpointed_layers, expect_equal_gradients
 from grpo_trainer.policy import Policy
 from grpo_trainer.split_forward import SplitForward, head_parameters
 from grpo_trainer.token_scores import score_logits, score_tokens
@@ -38,22 +40,27 @@ LossOf = Callable[[Scores], tuple[mx.array, Any]]
 
 
 class _Tokens(NamedTuple):
-    """What a micro-batch asks of its completion tokens."""
+    """What a batch asks of its completion tokens."""
 
     targets_N: mx.array
     history_N_C: mx.array | None
-
-    def piece(self, part: slice) -> "_Tokens":
-        history = None if self.history_N_C is None else self.history_N_C[part]
-        return _Tokens(self.targets_N[part], history)
+    lengths: tuple[int, ...]
+    """Of each row; they add up to N."""
 
 
 class CompletionScorer:
-    """Scores completions with the weights that are installed in a policy's model."""
+    """Scores completions with the weights that are installed in a policy's model.
 
-    def __init__(self, policy: Policy) -> None:
+    The group `Memory` of `config` decides how much is held at once. Raises `ModelError` when the
+    model cannot be trained with checkpointed layers, which `config` asks for.
+    """
+
+    def __init__(self, policy: Policy, config: MemorySettings) -> None:
         self._policy = policy
+        self._memory = config
         self._split = SplitForward.of(policy.model)
+        if config.gradient_checkpointing:
+            expect_equal_gradients(policy.model)
 
     @cached_property
     def _head(self) -> frozenset[str]:
@@ -88,7 +95,10 @@ class CompletionScorer:
         """
         pieces = self._split is not None and not self._fits(batch)
         compute = self._gradients_by_pieces if pieces else self._gradients_at_once
-        found = compute(batch, distribution, loss_of, entropy_gradient=entropy_gradient, seed=seed)
+        with checkpointed_layers(self._policy.model, wanted=self._memory.gradient_checkpointing):
+            found = compute(
+                batch, distribution, loss_of, entropy_gradient=entropy_gradient, seed=seed
+            )
         # Tracing leaves its own copies of the weights in the model.
         self._policy.install(self._policy.weights)
         return found
@@ -112,6 +122,9 @@ class CompletionScorer:
 
     def _fits(self, batch: RowTensors) -> bool:
         assert self._split is not None
+        most_rows = self._memory.lm_head_chunk_size
+        if most_rows is not None and len(batch.lengths) > most_rows:
+            return False
         return batch.num_tokens * self._split.vocabulary <= LOGITS_AT_ONCE
 
     def _at_once(
@@ -120,12 +133,18 @@ class CompletionScorer:
         if self._split is None:
             return Scores(
                 *score_tokens(
-                    self._policy.model, batch, distribution, entropy_gradient=entropy_gradient
+                    self._policy.model,
+                    batch,
+                    distribution,
+                    entropy_gradient=entropy_gradient,
+                    vocab_chunk_size=self._memory.vocab_chunk_size,
                 )
             )
         tokens = _tokens_of(batch, distribution)
         hidden_N_H = _completion_states(self._split, batch)
-        found = self._piece(hidden_N_H, tokens, distribution, entropy_gradient=entropy_gradient)
+        found = self._piece(
+            hidden_N_H, tokens, slice(None), distribution, entropy_gradient=entropy_gradient
+        )
         return _scattered(found, batch)
 
     # --- piece by piece
@@ -176,7 +195,7 @@ class CompletionScorer:
         found = []
         for index, part in enumerate(self._parts(tokens)):
             mx.random.seed(_piece_seed(seed, index))
-            piece = self._piece(hidden_N_H[part], tokens.piece(part), distribution)
+            piece = self._piece(hidden_N_H[part], tokens, part, distribution)
             mx.eval(piece)
             found.append(piece)
         return Scores(*(mx.concatenate(list(values)) for values in zip(*found, strict=True)))
@@ -205,7 +224,7 @@ class CompletionScorer:
                 mx.random.seed(_piece_seed(seed, index))
                 return list(
                     self._piece(
-                        states, tokens.piece(part), distribution, entropy_gradient=entropy_gradient
+                        states, tokens, part, distribution, entropy_gradient=entropy_gradient
                     )
                 )
 
@@ -218,31 +237,45 @@ class CompletionScorer:
 
     def _piece(
         self,
-        hidden_N_H: mx.array,
+        states_M_H: mx.array,
         tokens: _Tokens,
+        part: slice,
         distribution: Distribution,
         *,
         entropy_gradient: bool = False,
     ) -> Scores:
+        """Scores [M] of the tokens in `part`, from their hidden states."""
         assert self._split is not None
-        raw_N_V = self._split.logits(hidden_N_H)
-        logits_N_V = distribution.logits(raw_N_V, tokens.history_N_C, tokens.targets_N)
+        history = None if tokens.history_N_C is None else tokens.history_N_C[part]
+        targets_M = tokens.targets_N[part]
+        logits_M_V = distribution.logits(self._split.logits(states_M_H), history, targets_M)
         return Scores(
-            *score_logits(logits_N_V, tokens.targets_N, entropy_gradient=entropy_gradient)
+            *score_logits(
+                logits_M_V,
+                targets_M,
+                entropy_gradient=entropy_gradient,
+                vocab_chunk_size=self._memory.vocab_chunk_size,
+            )
         )
 
     def _parts(self, tokens: _Tokens) -> Iterator[slice]:
+        """Spans of tokens whose logits are not too many, nor of more rows than is wished."""
         assert self._split is not None
         size = max(1, LOGITS_A_PIECE // self._split.vocabulary)
-        for start in range(0, tokens.targets_N.size, size):
-            yield slice(start, start + size)
+        rows_at_once = self._memory.lm_head_chunk_size or len(tokens.lengths)
+        start = 0
+        for first in range(0, len(tokens.lengths), rows_at_once):
+            end = start + sum(tokens.lengths[first : first + rows_at_once])
+            for place in range(start, end, size):
+                yield slice(place, min(place + size, end))
+            start = end
 
 
 def _tokens_of(batch: RowTensors, distribution: Distribution) -> _Tokens:
     history = distribution.histories(batch.inputs_B_T)
     if history is not None:
         history = history.reshape(-1, history.shape[-1])[batch.places_N]
-    return _Tokens(batch.targets_B_T.reshape(-1)[batch.places_N], history)
+    return _Tokens(batch.targets_B_T.reshape(-1)[batch.places_N], history, batch.lengths)
 
 
 def _completion_states(split: SplitForward, batch: RowTensors) -> mx.array:

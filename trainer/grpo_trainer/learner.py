@@ -25,6 +25,7 @@ from grpo_trainer.objective.tokens import ScoredTokens
 from grpo_trainer.policy import Policy
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.reference import Reference
+from grpo_trainer.row_chunks import RowChunks
 from grpo_trainer.training_rows import (
     MicroBatch,
     RowTensors,
@@ -75,7 +76,8 @@ class Learner:
         self.optimizer.init(policy.weights)
         self.updates = 0
         """Optimizer steps applied, those before a resume included."""
-        self._scorer = CompletionScorer(policy)
+        self._scorer = CompletionScorer(policy, config)
+        self._chunks = RowChunks(policy.model, config)
         self.reference = Reference(policy) if config.kl_coef else None
         self.entropy_bonus = EntropyBonus(config)
 
@@ -87,11 +89,11 @@ class Learner:
         """
         rows = list(batch)
         if rows and config.reuses_rollouts:
-            old = self._logprobs(rows, config)
+            old, _ = self.scores(rows, config)
             rows = [replace(row, old_logprobs=own) for row, own in zip(rows, old, strict=True)]
         if rows and self.reference is not None:
             with self.reference.in_place():
-                ref = self._logprobs(rows, config)
+                ref, _ = self.scores(rows, config)
             rows = [replace(row, ref_logprobs=own) for row, own in zip(rows, ref, strict=True)]
         return rows
 
@@ -151,55 +153,75 @@ class Learner:
 
         `seed` decides what dropout drops.
         """
-        tensors = [to_tensors(batch) for batch in micro_batches]
-        objective = self._objective(micro_batches, tensors, config)
+        objective = self._objective(micro_batches, config)
         self.policy.model.train()
         total: Any = None
         sums = RowSums()
-        for index, batch in enumerate(tensors):
-            loss, found, gradients = self._scorer.loss_and_gradients(
-                batch,
-                Distribution.for_training(config),
-                partial(_loss_of, batch, objective),
-                entropy_gradient=bool(objective.entropy_coef),
-                seed=derived_seed(seed, "micro-batch", index),
-            )
-            part = (loss, found.policy_loss, gradients)
-            total = part if total is None else tree_map(mx.add, total, part)
-            # A sum left lazy would keep the gradients of every micro-batch until the last.
-            mx.eval(total)
-            sums.add(found.sums)
+        for index, batch in enumerate(micro_batches):
+            num_tokens = sum(len(row.completion_ids) for row in batch)
+            of_batch = replace(objective, micro_batch_tokens=num_tokens)
+            for place, chunk in enumerate(self._chunks.of(batch)):
+                chunk_seed = derived_seed(seed, "chunk", index, place)
+                part = self._chunk_gradient(to_tensors(chunk), of_batch, config, chunk_seed, sums)
+                total = part if total is None else tree_map(mx.add, total, part)
+                # A sum left lazy would keep the gradients of every chunk until the last.
+                mx.eval(total)
         self.policy.model.eval()
         loss, policy_loss, gradients = total
         return StepGradient(loss, policy_loss, gradients, sums)
+
+    def _chunk_gradient(
+        self,
+        batch: RowTensors,
+        objective: StepObjective,
+        config: GRPOConfig,
+        seed: int,
+        sums: RowSums,
+    ) -> tuple[mx.array, mx.array, ParameterTree]:
+        """What some rows add to loss, policy loss and gradients, and to `sums`."""
+        loss, found, gradients = self._scorer.loss_and_gradients(
+            batch,
+            Distribution.for_training(config),
+            partial(_loss_of, batch, objective),
+            entropy_gradient=bool(objective.entropy_coef),
+            seed=seed,
+        )
+        sums.add(found.sums)
+        return loss, found.policy_loss, gradients
 
     def is_finite(self) -> bool:
         """Whether every trained weight is a finite number."""
         return all(bool(mx.isfinite(w).all()) for _, w in leaves(self.policy.weights))
 
-    def _objective(
-        self, batches: Sequence[MicroBatch], tensors: Sequence[RowTensors], config: GRPOConfig
-    ) -> StepObjective:
+    def _objective(self, batches: Sequence[MicroBatch], config: GRPOConfig) -> StepObjective:
         rows = [row for batch in batches for row in batch]
         objective = StepObjective(
             config=config,
             total_rows=len(rows),
             total_tokens=sum(len(row.completion_ids) for row in rows),
-            num_micro_batches=len(tensors),
+            num_micro_batches=len(batches),
             entropy_coef=self.entropy_bonus.weight(config),
         )
         if config.top_entropy_quantile == 1:
             return objective
-        entropies: list[float] = []
-        for batch, padded in zip(batches, tensors, strict=True):
-            found = self._scorer.scores(padded, Distribution.for_training(config))
-            entropies += chain.from_iterable(completion_values(found.entropy_B_T, batch))
+        # In the chunks that the gradient is computed in: a token at the threshold itself must have
+        # the same bits then.
+        by_row = chain.from_iterable(self.scores(batch, config)[1] for batch in batches)
+        entropies = list(chain.from_iterable(by_row))
         threshold, kept = entropy_threshold(entropies, config.top_entropy_quantile)
         return replace(objective, entropy_threshold=threshold, entropy_tokens=kept)
 
-    def _logprobs(self, rows: MicroBatch, config: GRPOConfig) -> list[list[float]]:
-        found = self._scorer.scores(to_tensors(rows), Distribution.for_training(config))
-        return completion_values(found.logprobs_B_T, rows)
+    def scores(
+        self, rows: MicroBatch, config: GRPOConfig
+    ) -> tuple[list[list[float]], list[list[float]]]:
+        """Log-probs and entropies of each row's completion under the policy as it is installed."""
+        logprobs: list[list[float]] = []
+        entropies: list[list[float]] = []
+        for chunk in self._chunks.of(rows):
+            found = self._scorer.scores(to_tensors(chunk), Distribution.for_training(config))
+            logprobs += completion_values(found.logprobs_B_T, chunk)
+            entropies += completion_values(found.entropy_B_T, chunk)
+        return logprobs, entropies
 
     def _apply(self, gradients: ParameterTree, learning_rate: float) -> float:
         """Moves the weights; the L2 norm of the move."""

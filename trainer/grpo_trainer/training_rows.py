@@ -43,6 +43,8 @@ class RowTensors(NamedTuple):
     ref_logprobs_B_T: mx.array | None
     places_N: mx.array
     """Where the mask is 1, as positions in the flattened [B, T]."""
+    lengths: tuple[int, ...]
+    """Completion tokens of each row; they add up to N."""
 
     @property
     def num_tokens(self) -> int:
@@ -65,6 +67,7 @@ def to_tensors(rows: MicroBatch) -> RowTensors:
         old_logprobs_B_T=_optional(rows, [row.old_logprobs for row in rows], length),
         ref_logprobs_B_T=_optional(rows, [row.ref_logprobs for row in rows], length),
         places_N=mx.array(_places(rows, length - 1), dtype=mx.int32),
+        lengths=tuple(len(row.completion_ids) for row in rows),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a micro-batch adds to the step's loss: policy term, corrections, KL, aggregation, entropy.
+"""What a batch of rows adds to the step's loss: policy term, corrections, KL, aggregation, entropy.
 
 How tokens become one number, with m the mask:
 
@@ -26,7 +26,7 @@ from grpo_trainer.objective.tokens import ScoredTokens, Sums, extremes_of, sums_
 
 
 class MicroBatchLoss(NamedTuple):
-    """The loss of a step is the sum over its micro-batches."""
+    """Of some rows; the loss of a step is the sum over all."""
 
     loss: mx.array
     policy_loss: mx.array
@@ -77,7 +77,7 @@ def step_loss(tokens: ScoredTokens, objective: StepObjective) -> MicroBatchLoss:
 def _aggregate(masked_B_T: mx.array, mask_B_T: mx.array, objective: StepObjective) -> mx.array:
     match objective.config.loss_type:
         case "bnpo":
-            tokens = mx.maximum(mask_B_T.sum(), 1)
+            tokens = objective.micro_batch_tokens or mx.maximum(mask_B_T.sum(), 1)
             return masked_B_T.sum() / tokens / objective.num_micro_batches
         case "dr_grpo":
             return masked_B_T.sum() / (

@@ -11,7 +11,7 @@ CISPO_CAP = 5.0
 
 @dataclass(frozen=True)
 class StepObjective:
-    """What does not change between the micro-batches of one step."""
+    """What does not change between the chunks of rows that one step is computed in."""
 
     config: GRPOConfig
     total_rows: int
@@ -19,6 +19,8 @@ class StepObjective:
     total_tokens: int
     """Their tokens."""
     num_micro_batches: int = 1
+    micro_batch_tokens: int | None = None
+    """Those of the micro-batch at hand, when not all of its rows are computed together."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus in force."""
     entropy_threshold: float | None = None

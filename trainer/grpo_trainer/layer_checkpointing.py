@@ -1,0 +1,88 @@
+"""Gradient checkpointing: layers that keep their input and compute the rest once more.
+
+`mx.checkpoint` passes gradients to its arguments alone, so everything in a layer's call that could
+have one is made an argument: the trainable weights, and every float array among the inputs.
+Integers, which it refuses, masks and other objects are closed over.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map, tree_map_with_path
+
+from grpo_trainer.errors import ModelError
+from grpo_trainer.trees import ParameterTree, leaves, number
+
+_TOLERANCE = 1e-2
+
+
+@contextmanager
+def checkpointed_layers(model: Any, *, wanted: bool = True) -> Iterator[None]:
+    """Inside the block the layers of `model` are checkpointed, if that is `wanted`."""
+    layers = list(getattr(model, "layers", None) or []) if wanted else []
+    kinds = [type(layer) for layer in layers]
+    checkpointed = {kind: _checkpointed(kind) for kind in set(kinds)}
+    for layer, kind in zip(layers, kinds, strict=True):
+        layer.__class__ = checkpointed[kind]
+    try:
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds, strict=True):
+            layer.__class__ = kind
+
+
+def expect_equal_gradients(model: Any) -> None:
+    """Compares a gradient with and without checkpoints; raises `ModelError` when they differ.
+
+    A layer that passes something to another behind the back of its arguments would lose it.
+    """
+    plain = _gradients(model)
+    with checkpointed_layers(model):
+        checkpointed = _gradients(model)
+    for name, slope in plain.items():
+        scale = number(mx.abs(slope).max())
+        difference = number(mx.abs(slope - checkpointed[name]).max())
+        if not difference <= _TOLERANCE * max(scale, 1e-6):
+            raise ModelError(
+                f"gradient_checkpointing=True: gives this model another gradient of {name}; leave "
+                "it out, and use forward_chunk_size=1 to save memory"
+            )
+
+
+def _checkpointed(kind: type) -> type:
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        weights = layer.trainable_parameters()
+        inputs = [list(args), kwargs]
+        arrays = {name: value for name, value in leaves(inputs) if _may_have_gradient(value)}
+
+        def compute(weights: ParameterTree, arrays: dict[str, mx.array]) -> Any:
+            layer.update(weights)
+            args, kwargs = tree_map_with_path(lambda name, value: arrays.get(name, value), inputs)
+            return kind.__call__(layer, *args, **kwargs)
+
+        result = mx.checkpoint(compute)(weights, arrays)
+        layer.update(weights)
+        return result
+
+    return type(kind.__name__, (kind,), {"__call__": call})
+
+
+def _may_have_gradient(value: Any) -> bool:
+    return isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
+
+
+def _gradients(model: Any) -> dict[str, mx.array]:
+    ids = mx.array([[1, 2, 3]])
+    weights = model.trainable_parameters()
+
+    def total(weights: ParameterTree) -> mx.array:
+        model.update(weights)
+        mean: mx.array = model(ids).astype(mx.float32).square().mean()
+        return mean
+
+    slopes = mx.grad(total)(weights)
+    mx.eval(slopes)
+    model.update(weights)
+    return dict(leaves(tree_map(lambda slope: slope.astype(mx.float32), slopes)))

@@ -1,0 +1,57 @@
+"""How a micro-batch is cut into chunks of rows that go through the model one after the other.
+
+Every loss is a sum over rows whose divisors are known beforehand, so the gradients of the chunks
+add up to those of the micro-batch. Nothing depends on how much memory happens to be free: the same
+run is cut the same way on the same kind of machine.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+
+from grpo_protocol.config import GRPOConfig
+from grpo_trainer.model_shape import ModelShape
+from grpo_trainer.training_rows import MicroBatch
+
+CPU_BYTES = 2**28
+"""Activations of one chunk on a CPU, where more rows at a time are not faster."""
+_SHARE_OF_GPU = 8
+
+
+class RowChunks:
+    """Cuts the micro-batches of one model."""
+
+    def __init__(self, model: Any, config: GRPOConfig) -> None:
+        self._shape = ModelShape.of_model(model)
+        self._most_rows = config.forward_chunk_size
+        self._checkpointed = config.gradient_checkpointing
+
+    def of(self, batch: MicroBatch) -> list[MicroBatch]:
+        """`batch` in chunks of whole rows, in its order; at least one row each."""
+        chunks: list[list[Any]] = []
+        longest = 0
+        for row in batch:
+            length = max(longest, len(row.prompt_ids) + len(row.completion_ids) - 1)
+            if chunks and self._fit(len(chunks[-1]) + 1, length):
+                chunks[-1].append(row)
+                longest = length
+            else:
+                chunks.append([row])
+                longest = len(row.prompt_ids) + len(row.completion_ids) - 1
+        return list(chunks)
+
+    def _fit(self, num_rows: int, length: int) -> bool:
+        if self._most_rows is not None:
+            return num_rows <= self._most_rows
+        if self._shape is None:
+            return True
+        numbers = self._shape.activations(length, checkpointed=self._checkpointed)
+        return 4 * num_rows * numbers <= activation_bytes()
+
+
+def activation_bytes() -> int:
+    """Bytes of activations that a chunk may take: a constant of the machine."""
+    device = mx.default_device()
+    if device == mx.Device(mx.cpu):
+        return CPU_BYTES
+    return int(mx.device_info(device)["memory_size"]) // _SHARE_OF_GPU

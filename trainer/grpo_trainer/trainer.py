@@ -18,14 +18,16 @@ from msgspec.structs import replace
 
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
-from grpo_protocol.messages import Eval, Generation, RunStatus
+from grpo_protocol.messages import Eval, Generation, LogLevel, RunStatus
 from grpo_trainer import blas
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.dynamic_sampling import spread_metric
-from grpo_trainer.evaluation import Evaluator
+from grpo_trainer.evaluation import EVAL_BATCH, Evaluator
 from grpo_trainer.group_sampling import GroupSampler
 from grpo_trainer.learner import Learner
 from grpo_trainer.learning_rate import learning_rate_at
+from grpo_trainer.memory_estimate import RunSizes
+from grpo_trainer.memory_note import memory_note
 from grpo_trainer.model_source import check_model_name
 from grpo_trainer.objective_notes import objective_notes
 from grpo_trainer.output.reporter import Reporter
@@ -136,8 +138,8 @@ class GRPOTrainer:
         with ExitStack() as stack:
             session = self._session or stack.enter_context(self._own_session())
             run = stack.enter_context(open_run(session, self.config, plan, examples, self.learner))
-            for note in objective_notes(run.config):
-                run.reporter.log("warn", note)
+            for level, note in self._notes(run.config, prompts, len(eval_prompts)):
+                run.reporter.log(level, note)
             evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run)
             sampler = GroupSampler(
                 self.policy.model,
@@ -151,6 +153,17 @@ class GRPOTrainer:
             return TrainResult(
                 status, run.step, run.folder, evaluator.results, session.control.signal_number
             )
+
+    def _notes(
+        self, config: GRPOConfig, prompts: Sequence[EncodedPrompt], num_held_out: int
+    ) -> Iterator[tuple[LogLevel, str]]:
+        """What is to be said before the first step."""
+        for note in objective_notes(config):
+            yield "warn", note
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        rows = max(config.rows_per_window, min(num_held_out, EVAL_BATCH))
+        if sizes := RunSizes.of(self.learner, longest, rows):
+            yield memory_note(sizes, config)
 
     def close(self) -> None:
         """Ends the reward worker, if there is one."""

@@ -97,6 +97,12 @@ class GRPOSettings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fiel
         return (self.steps_per_generation or per_step) // per_step
 
     @property
+    def rows_per_window(self) -> int:
+        """Completions of one sampling phase."""
+        micro_batches = self.steps_per_generation or self.gradient_accumulation_steps
+        return micro_batches * self.batch_size * self.group_size
+
+    @property
     def reuses_rollouts(self) -> bool:
         """Whether some rollouts are trained on by weights other than those that sampled them."""
         return self.num_iterations > 1 or self.mini_batches_per_window > 1

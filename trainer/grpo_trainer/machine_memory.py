@@ -1,0 +1,47 @@
+"""How much memory this process can have, in bytes."""
+
+import os
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
+
+
+def machine_memory() -> int:
+    """That of the device mlx computes on.
+
+    On a GPU what it has, or on Apple silicon what Metal recommends to use of it. On a CPU what is
+    free for programs now and what this one holds already, within the limit of a container.
+    """
+    device = mx.default_device()
+    if device != mx.Device(mx.cpu):
+        info = mx.device_info(device)
+        return int(info.get("max_recommended_working_set_size") or info["memory_size"])
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(total, _available() or total, _container_limit() or total)
+
+
+def _available() -> int | None:
+    if sys.platform != "linux":
+        return None
+    for line in _lines(_MEMINFO):
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024 + int(mx.get_active_memory())
+    return None
+
+
+def _container_limit() -> int | None:
+    """None without a container, or without a limit."""
+    words = _lines(_CGROUP_LIMIT)
+    return int(words[0]) if words and words[0].strip().isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -9,7 +9,7 @@ from grpo_tui.widgets.config_view import ConfigView
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("fine_tune_type", "Train low-rank adapters, or every weight. One of lora, full."),
+        ("fine_tune_type", "One of lora, dora, full."),
         ("importance_sampling_level", "One of token, sequence."),
         ("output_store.enabled", "Record every step and completion"),
         ("output_store.local_path", "Database file"),

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
-from mlx_lm.models import llama, qwen3
+from mlx_lm.models import llama, qwen3, qwen3_moe
+from mlx_lm.utils import load_model, quantize_model
 
 import grpo_trainer.demo
 from grpo_trainer.tensor_file import write_tensors
 from grpo_trainer.trees import leaves
 
-Kind = Literal["qwen3", "llama"]
+Kind = Literal["qwen3", "llama", "qwen3_moe"]
 
 BUNDLED = Path(grpo_trainer.demo.__file__).parent / "model"
 EOS_ID = 258
@@ -39,6 +40,14 @@ _CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
     "eos_token_id": EOS_ID,
 }
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 
 
 @functools.cache
@@ -49,21 +58,46 @@ def tiny_model(kind: Kind = "qwen3", dtype: str = "float32") -> Path:
     return make_model(folder, kind, dtype)
 
 
-def make_model(
-    folder: Path, kind: Kind = "qwen3", dtype: str = "float32", eos: Sequence[int] | int = EOS_ID
+@functools.cache
+def tiny_quantized(
+    kind: Kind = "qwen3", mode: str = "affine", bits: int = 4, group_size: int = 32
 ) -> Path:
-    """Writes a model with the same random weights every time."""
+    """The same with quantized weights, also shared."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tiny-{kind}-{mode}-{bits}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return quantize(make_model(folder, kind), mode, bits, group_size)
+
+
+def quantize(folder: Path, mode: str = "affine", bits: int = 4, group_size: int = 32) -> Path:
+    """Quantizes the model in `folder`, as `mlx_lm.convert -q` does."""
+    model, config = load_model(folder)
+    model, config = quantize_model(model, config, group_size, bits, mode=mode)
+    write_tensors(folder / "model.safetensors", dict(leaves(model.parameters())))
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def make_model(
+    folder: Path,
+    kind: Kind = "qwen3",
+    dtype: str = "float32",
+    eos: Sequence[int] | int = EOS_ID,
+    **changes: Any,
+) -> Path:
+    """Writes a model with the same random weights every time; `changes` are of its config."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in BUNDLED.glob("tokenizer*.json"):
         shutil.copy(path, folder)
-    config = {"model_type": kind, **_CONFIG}
+    experts = _EXPERTS if kind == "qwen3_moe" else {}
+    config = {"model_type": kind, **_CONFIG, **experts, **changes}
     mx.random.seed(7)
-    architecture: Any = {"qwen3": qwen3, "llama": llama}[kind]
+    architecture: Any = {"qwen3": qwen3, "llama": llama, "qwen3_moe": qwen3_moe}[kind]
     model = architecture.Model(architecture.ModelArgs.from_dict(config))
     for layer in model.layers:
         # Louder than the embedding that they are added to: a random model with tied embeddings
         # would only repeat its last token.
-        for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+        last = layer.mlp.switch_mlp.down_proj if experts else layer.mlp.down_proj
+        for projection in (layer.self_attn.o_proj, last):
             projection.weight = 12 * projection.weight
     model.set_dtype(getattr(mx, dtype))
     write_tensors(folder / "model.safetensors", dict(leaves(model.parameters())))

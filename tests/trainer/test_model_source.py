@@ -186,3 +186,46 @@ def test_a_download_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
     assert said[-1] == "downloading owner/model: 100 %"
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")
+
+
+def refuse(config: dict[str, Any]) -> None:
+    raise ModelError(f"no {config['model_type']} please")
+
+
+def test_a_model_may_be_refused_by_its_config_before_its_weights_are_read(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    (folder / "model.safetensors").write_bytes(b"none")
+    with pytest.raises(ModelError, match="no qwen3 please"):
+        load_model(str(folder), lambda message: None, refuse)
+
+
+def test_a_model_may_be_refused_before_its_weights_are_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    def download(name: str, *, allow_patterns: list[str], tqdm_class: Any) -> str:
+        asked.append(allow_patterns)
+        return str(tiny_model())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelError, match="no qwen3 please"):
+        load_model("owner/model", lambda message: None, refuse)
+    assert asked == [["config.json", "hf_quant_config.json"]]
+    load("owner/model")
+    assert "model*.safetensors" in asked[-1]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '"model"', "\udcff"])
+def test_a_config_that_is_no_object_is_refused(tmp_path: Path, text: str) -> None:
+    folder = make_model(tmp_path / "model")
+    (folder / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ModelError) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"model={str(folder)!r}: cannot be loaded: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_the_config_says_is_kept_as_it_is(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", eos=[1, 2], limit={"__float__": "Infinity"})
+    assert load(folder).config_file == json.loads((folder / "config.json").read_text())

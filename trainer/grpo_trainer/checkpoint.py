@@ -1,8 +1,7 @@
 """Checkpoints: what they hold, written whole or not at all, and read back strictly.
 
 A folder appears under its name by one rename; its manifest with the size and hash of every file is
-written last, so a folder without a matching manifest is never used. Adapters are saved as mlx-lm
-adapter folders, full weights as whole mlx-lm model folders, so `mlx_lm.generate` takes either.
+written last, so a folder without a matching manifest is never used.
 """
 
 import hashlib
@@ -15,11 +14,10 @@ from typing import Any
 import mlx.core as mx
 import msgspec
 
-from grpo_trainer import objective_state
+from grpo_trainer import objective_state, weight_files
 from grpo_trainer.errors import CheckpointError
 from grpo_trainer.learner import Learner
 from grpo_trainer.objective_state import ObjectiveState
-from grpo_trainer.policy import Policy
 from grpo_trainer.rollout_batch import RolloutBatch
 from grpo_trainer.rollout_batch_file import write_rollout_batch
 from grpo_trainer.run_conditions import RunConditions
@@ -29,20 +27,9 @@ from grpo_trainer.trees import leaves
 STATE_NAME = "training_state.json"
 MANIFEST_NAME = "manifest.json"
 OPTIMIZER_NAME = "optimizer_state.safetensors"
-MASTERS_NAME = "master_weights.safetensors"
 _STEP_FOLDER = re.compile(r"checkpoint-(\d+)")
 # A crash while a folder is replaced may leave nothing but the copy that was moved aside.
 _RESUMABLE = re.compile(r"(?P<aside>\.)?((checkpoint|emergency)-\d+|final)(?(aside)\.old)")
-_TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template*",
-    "generation_config.json",
-    "*.tiktoken",
-)
 
 
 class DatasetState(msgspec.Struct, frozen=True, rename="camel"):
@@ -95,7 +82,9 @@ def save_checkpoint(
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     try:
-        _write_weights(building, learner.policy)
+        weight_files.write(building, learner.policy)
+        for name, content in weight_files.descriptions(learner.policy).items():
+            _write_json(building / name, content)
         if state.has_optimizer_state:
             write_tensors(building / OPTIMIZER_NAME, dict(leaves(learner.optimizer.state)))
         objective_state.write(building, learner)
@@ -111,16 +100,7 @@ def save_checkpoint(
 def load_checkpoint(folder: Path, learner: Learner) -> TrainingState:
     """Puts weights and optimizer state of `folder` into `learner`. Raises `CheckpointError`."""
     state = read_state(folder)
-    policy = learner.policy
-    path = folder / MASTERS_NAME
-    if not path.is_file():
-        path = folder / _weights_name(policy)
-    if not path.is_file():
-        raise CheckpointError(
-            f"resume={str(folder)!r}: holds no {path.name}, which "
-            f"fine_tune_type={policy.fine_tune_type} needs; resume with the settings that wrote it"
-        )
-    policy.adopt(read_tree(path, like=policy.weights))
+    learner.policy.adopt(weight_files.read(folder, learner.policy))
     if state.has_optimizer_state:
         path = folder / OPTIMIZER_NAME
         learner.optimizer.state = read_tree(path, like=learner.optimizer.state)
@@ -189,30 +169,6 @@ def prune(run_folder: Path, keep: int, saved_steps: list[int]) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
     del saved_steps[: len(surplus)]
     return folders
-
-
-def _weights_name(policy: Policy) -> str:
-    return "adapters.safetensors" if policy.fine_tune_type == "lora" else "model.safetensors"
-
-
-def _write_weights(folder: Path, policy: Policy) -> None:
-    if policy.fine_tune_type == "lora":
-        write_tensors(folder / "adapters.safetensors", dict(leaves(policy.weights)))
-        _write_json(folder / "adapter_config.json", _adapter_config(policy))
-    else:
-        tensors = dict(leaves(policy.model.parameters()))
-        write_tensors(folder / "model.safetensors", tensors, metadata={"format": "mlx"})
-        _write_json(folder / "config.json", policy.source.config)
-        if policy.has_separate_masters:
-            write_tensors(folder / MASTERS_NAME, dict(leaves(policy.weights)))
-    for pattern in _TOKENIZER_FILES:
-        for path in sorted(policy.source.folder.glob(pattern)):
-            shutil.copy2(path, folder / path.name)
-
-
-def _adapter_config(policy: Policy) -> dict[str, Any]:
-    assert policy.lora_parameters is not None
-    return {"fine_tune_type": "lora", "model": policy.source.name, **policy.lora_parameters}
 
 
 def _write_json(path: Path, value: Any) -> None:

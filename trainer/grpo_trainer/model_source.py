@@ -1,9 +1,10 @@
 """Finds and loads a model: a folder, or a Hugging Face hub id that is downloaded first."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mlx_lm.utils import load_model as load_mlx_model
 from mlx_lm.utils import load_tokenizer
@@ -13,6 +14,7 @@ from grpo_trainer.end_tokens import end_token_ids
 from grpo_trainer.errors import ModelError
 
 _TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "vocab.json")
+_CONFIG_FILES = ["config.json", "hf_quant_config.json"]
 _PATTERNS = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
 
 
@@ -24,6 +26,9 @@ class LoadedModel:
     tokenizer: Any
     """Its `eos_token_ids` are all tokens that end a completion."""
     config: dict[str, Any]
+    """As mlx-lm understands it."""
+    config_file: dict[str, Any]
+    """config.json as it stands in the folder."""
     folder: Path
     name: str
     """The folder or hub id as it was asked for."""
@@ -54,14 +59,28 @@ def _is_hub_id(model: str) -> bool:
     return bool(separator and owner and name) and "/" not in name and owner not in (".", "..", "~")
 
 
-def load_model(name: str, on_status: Callable[[str], None]) -> LoadedModel:
-    """Loads weights and tokenizer. Raises `ModelError` with one line that says what to do."""
+def load_model(
+    name: str,
+    on_status: Callable[[str], None],
+    accept: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> LoadedModel:
+    """Loads weights and tokenizer. Raises `ModelError` with one line that says what to do.
+
+    `accept` gets the model's config.json before any weights are downloaded or read; what it raises
+    ends the loading.
+    """
     from huggingface_hub.errors import StrictDataclassError
 
     check_model_name(name)
     folder = Path(name).expanduser()
-    if not folder.is_dir():
-        folder = _download(name, on_status)
+    is_local = folder.is_dir()
+    if not is_local:
+        on_status(f"downloading {name}")
+        folder = _download(name, _CONFIG_FILES, lambda message: None)
+    config_file = _read_config(folder, name)
+    accept(config_file)
+    if not is_local:
+        folder = _download(name, _PATTERNS, on_status)
     try:
         model, config = load_mlx_model(folder)
         tokenizer = load_tokenizer(folder)
@@ -75,18 +94,30 @@ def load_model(name: str, on_status: Callable[[str], None]) -> LoadedModel:
         StrictDataclassError,  # transformers checks the types of config.json's values
     ) as error:
         raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
-    return LoadedModel(model, tokenizer, config, folder, name)
+    return LoadedModel(model, tokenizer, config, config_file, folder, name)
 
 
-def _download(name: str, on_status: Callable[[str], None]) -> Path:
+def _read_config(folder: Path, name: str) -> dict[str, Any]:
+    """config.json, with the quantization that some exports describe in a file of its own."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("config.json is no JSON object")
+        if (path := folder / "hf_quant_config.json").is_file():
+            config.setdefault("quantization_config", json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
+    return cast("dict[str, Any]", config)
+
+
+def _download(name: str, patterns: list[str], on_status: Callable[[str], None]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-    on_status(f"downloading {name}")
     try:
         return Path(
             snapshot_download(
-                name, allow_patterns=_PATTERNS, tqdm_class=_status_bar(name, on_status)
+                name, allow_patterns=patterns, tqdm_class=_status_bar(name, on_status)
             )
         )
     except GatedRepoError as error:

@@ -8,16 +8,19 @@ below what bfloat16 can add to a weight near 1.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map, tree_unflatten
-from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx.utils import tree_map, tree_map_with_path, tree_unflatten
 
 from grpo_protocol.config import GRPOConfig
+from grpo_protocol.settings.model import ADAPTER_TYPES
+from grpo_trainer.adapter_folder import AdapterFolder
+from grpo_trainer.adapters import add_adapters
 from grpo_trainer.errors import ModelError
+from grpo_trainer.full_fine_tuning import refuse_quantized, unfreeze
 from grpo_trainer.model_source import LoadedModel, load_model
-from grpo_trainer.randomness import derived_seed
 from grpo_trainer.trees import ParameterTree, leaves
 
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -31,8 +34,11 @@ class Policy:
     source: LoadedModel
     fine_tune_type: str
     lora_parameters: dict[str, Any] | None
+    """With adapters `num_layers` and `lora_parameters` as an mlx-lm adapter config has them."""
     weights: ParameterTree
     """Trainable float32 tree; the truth that rollouts, updates and checkpoints share."""
+    notes: tuple[str, ...] = ()
+    """Warnings: what was asked for and is left out."""
 
     def __post_init__(self) -> None:
         self._dtypes = tree_map(lambda weight: weight.dtype, self.model.trainable_parameters())
@@ -66,24 +72,37 @@ class Policy:
 
 
 def load_policy(config: GRPOConfig, on_status: Callable[[str], None]) -> Policy:
-    """The policy that `config` asks for. Raises `ModelError` with one line."""
+    """The policy that `config` asks for, from the adapters that it names if there are any.
+
+    Raises `ConfigError` for a bad `adapter_path` before the model is loaded, and `ModelError`
+    otherwise; each has one line.
+    """
+    start = AdapterFolder.read(config.adapter_path) if config.adapter_path else None
+    if start is not None:
+        config = start.apply_to(config)
     assert config.model is not None
-    source = load_model(config.model, on_status)
+    source = load_model(config.model, on_status, partial(_check_config, config))
     model = source.model
+    if not hasattr(model, "_no_grad"):  # recurrent_gemma's leaves out what `Module` sets up
+        model._no_grad = set()
     _set_dtype(model, config.dtype)
-    lora_parameters = None
-    if config.fine_tune_type == "lora":
-        lora_parameters = _add_adapters(model, config)
+    parameters: dict[str, Any] | None = None
+    notes: tuple[str, ...]
+    if config.fine_tune_type in ADAPTER_TYPES:
+        parameters, notes = add_adapters(model, config, start.tensors if start else ())
     else:
-        _unfreeze_everything(model)
+        notes = unfreeze(model, config.model)
     model.eval()  # new adapters start in training mode, and rollouts come first
     weights = tree_map(lambda w: w.astype(mx.float32), model.trainable_parameters())
+    if start is not None:
+        weights = start.tree_for(model)
     policy = Policy(
         model=model,
         source=source,
         fine_tune_type=config.fine_tune_type,
-        lora_parameters=lora_parameters,
+        lora_parameters=parameters,
         weights=weights,
+        notes=notes,
     )
     if not leaves(weights):
         raise ModelError(f"fine_tune_type={config.fine_tune_type}: the model has no such weights")
@@ -91,30 +110,30 @@ def load_policy(config: GRPOConfig, on_status: Callable[[str], None]) -> Policy:
     return policy
 
 
+def _check_config(config: GRPOConfig, model_config: dict[str, Any]) -> None:
+    """Refuses what the config.json of a model rules out, before its weights are read."""
+    assert config.model is not None
+    if config.fine_tune_type == "full":
+        refuse_quantized(model_config, config.model)
+    if model_config.get("quantize_activations"):
+        raise ModelError(
+            f"model={config.model!r}: quantizes activations, which cannot be trained through; "
+            "remove quantize_activations from its config.json"
+        )
+
+
 def _set_dtype(model: Any, dtype: str) -> None:
     if dtype == "auto":
         if mx.default_device() != mx.Device(mx.cpu):
             return
         dtype = "float32"  # 16-bit products are 20 times slower on a CPU
-    model.set_dtype(_DTYPES[dtype])
+    wanted = _DTYPES[dtype]
+    # Some weights, such as a router's bias, are float32 in every file of their architecture.
+    may_be_coarse = getattr(model, "cast_predicate", lambda name: True)
 
+    def cast(name: str, weight: mx.array) -> mx.array:
+        is_float = mx.issubdtype(weight.dtype, mx.floating)
+        return weight.astype(wanted) if is_float and (is_wide or may_be_coarse(name)) else weight
 
-def _add_adapters(model: Any, config: GRPOConfig) -> dict[str, Any]:
-    model.freeze()
-    parameters = {
-        "rank": config.lora_rank,
-        "scale": config.lora_scale,
-        "dropout": config.lora_dropout,
-    }
-    mx.random.seed(derived_seed(config.seed, "adapters"))
-    num_layers = len(model.layers) if config.lora_layers == -1 else config.lora_layers
-    linear_to_lora_layers(model, num_layers, parameters)
-    return {"num_layers": num_layers, "lora_parameters": parameters}
-
-
-def _unfreeze_everything(model: Any) -> None:
-    if any(hasattr(module, "bits") for _, module in model.named_modules()):
-        raise ModelError(
-            "fine_tune_type=full: quantized weights cannot be trained; use fine_tune_type=lora"
-        )
-    model.unfreeze()
+    is_wide = wanted == mx.float32
+    model.update(tree_map_with_path(cast, model.parameters()))

@@ -20,6 +20,7 @@ from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
 from grpo_protocol.messages import Eval, Generation, LogLevel, RunStatus
 from grpo_trainer import blas
+from grpo_trainer.adapter_folder import with_adapter_settings
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.dynamic_sampling import spread_metric
 from grpo_trainer.evaluation import EVAL_BATCH, Evaluator
@@ -101,7 +102,7 @@ class GRPOTrainer:
         without it `train` opens its own. Raises `ConfigError` or `ModelError`, each with one line
         that names what to change.
         """
-        config = validate_config(config)
+        config = with_adapter_settings(validate_config(config))
         check_model_name(config.model)
         name = display_name(config)
         reporter = session.reporter if session else Reporter()
@@ -158,7 +159,7 @@ class GRPOTrainer:
         self, config: GRPOConfig, prompts: Sequence[EncodedPrompt], num_held_out: int
     ) -> Iterator[tuple[LogLevel, str]]:
         """What is to be said before the first step."""
-        for note in objective_notes(config):
+        for note in (*self.policy.notes, *objective_notes(config)):
             yield "warn", note
         longest = max(len(prompt.token_ids) for prompt in prompts)
         rows = max(config.rows_per_window, min(num_held_out, EVAL_BATCH))

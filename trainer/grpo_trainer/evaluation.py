@@ -19,9 +19,17 @@ class Evaluator:
     """Evaluates the policy of one run whenever it is time."""
 
     def __init__(
-        self, policy: Policy, scorer: Scorer, prompts: Sequence[EncodedPrompt], run: Run
+        self,
+        policy: Policy,
+        scorer: Scorer,
+        prompts: Sequence[EncodedPrompt],
+        run: Run,
+        *,
+        together: bool = True,
     ) -> None:
+        """`together`: whether the model's rows may share a forward pass while decoding."""
         self._policy = policy
+        self._together = together
         self._scorer = scorer
         self._prompts = prompts
         self._run = run
@@ -39,7 +47,7 @@ class Evaluator:
             self._policy.source.tokenizer,
             self._prompts,
             self._scorer,
-            SamplingOptions.of(run.config, self._policy.source.tokenizer),
+            SamplingOptions.of(run.config, self._policy.source.tokenizer, together=self._together),
             step=run.step,
             on_progress=lambda done, total: run.reporter.phase(run.step, "evaluating", done, total),
             should_stop=run.stopping,

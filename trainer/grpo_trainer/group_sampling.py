@@ -38,13 +38,17 @@ class GroupSampler:
         prompts: Sequence[EncodedPrompt],
         reporter: Reporter,
         should_stop: Callable[[], bool],
+        *,
+        together: bool = True,
     ) -> None:
+        """`together`: whether the model's rows may share a forward pass while decoding."""
         self._model = model
         self._tokenizer = tokenizer
         self._scorer = scorer
         self._prompts = prompts
         self._reporter = reporter
         self._should_stop = should_stop
+        self._together = together
         self.generation_time = 0.0
         """Seconds spent sampling so far."""
         self.reward_time = 0.0
@@ -106,7 +110,7 @@ class GroupSampler:
             self._model,
             [prompt.token_ids for prompt in prompts],
             size,
-            SamplingOptions.of(config, self._tokenizer),
+            SamplingOptions.of(config, self._tokenizer, together=self._together),
             step=step,
             first_row=groups_before * size,
             on_token=lambda done, total: self._reporter.phase(step, "generating", done, total),

@@ -30,21 +30,40 @@ def read_prompts(
     for _, more in read[1:]:
         for layer, other in zip(cache, more, strict=True):
             layer.extend(other)
+    keep_rows(cache, rows)
+    return mx.concatenate([logits for logits, _ in read])[rows], cache
+
+
+def read_prompt(model: Any, prompt: Sequence[int]) -> tuple[mx.array, list[Any]]:
+    """Logits [1, V] after one prompt, and the model's own cache, as if no other row existed.
+
+    It asks nothing of a cache but to be filled, so it is right for every kind of it.
+    """
+    cache = make_prompt_cache(model)
+    return _read(model, mx.array([list(prompt)]), cache), cache
+
+
+def keep_rows(cache: Sequence[Any], rows: mx.array) -> None:
+    """Leaves `rows`, in that order, in every layer of a batched cache."""
     for layer in cache:
         layer.filter(rows)
-    return mx.concatenate([logits for logits, _ in read])[rows], cache
 
 
 def _read_equals(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[mx.array, list[Any]]:
     """Logits [P, V] and the cache after prompts of one length."""
     layers = zip(*(make_prompt_cache(model) for _ in prompts), strict=True)
     cache = [layer[0].merge(list(layer)) for layer in layers]
-    ids_P_T = mx.array([list(prompt) for prompt in prompts])
-    size = max(1, TOKENS_AT_ONCE // len(prompts))
+    return _read(model, mx.array([list(prompt) for prompt in prompts]), cache), cache
+
+
+def _read(model: Any, ids_P_T: mx.array, cache: list[Any]) -> mx.array:
+    """Logits [P, V] after the ids, which end up in `cache`."""
+    size = max(1, TOKENS_AT_ONCE // len(ids_P_T))
     while ids_P_T.shape[1] > 1:
         size = min(size, ids_P_T.shape[1] - 1)
         # The logits of these positions are never asked for, so they are never computed.
         model(ids_P_T[:, :size], cache=cache)
         mx.eval([layer.state for layer in cache])
         ids_P_T = ids_P_T[:, size:]
-    return model(ids_P_T, cache=cache)[:, -1], cache
+    logits: mx.array = model(ids_P_T, cache=cache)[:, -1]
+    return logits

@@ -1,11 +1,12 @@
-"""Samples completions for a batch of prompts, all rows decoded together.
+"""Samples completions for a batch of prompts: all rows together, some at a time, or one by one.
 
-Each prompt is prefilled once; its cache is copied to the rows of its group. Rows that ended leave
-the batch, so the tail of a long completion does not drag the others along. Shapes: P prompts, G
-completions each, B = P·G rows still decoding, V vocabulary, H tokens that penalties look back on.
+Each prompt is prefilled once for the rows that are decoded together; its cache is copied to them.
+Rows that ended leave the batch, so the tail of a long completion does not drag the others along.
+What a row is does not depend on the rows that it is decoded with. Shapes: P prompts, G completions
+each, B rows still decoding, V vocabulary, H tokens that penalties look back on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +15,7 @@ import mlx.core as mx
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.messages import FinishReason
 from grpo_trainer.distribution import Distribution, last_tokens
-from grpo_trainer.prompt_reading import read_prompts
+from grpo_trainer.prompt_reading import keep_rows, read_prompt, read_prompts
 from grpo_trainer.randomness import token_keys
 from grpo_trainer.row_endings import Ending, Endings
 
@@ -76,15 +77,22 @@ class SamplingOptions:
     distribution: Distribution = field(default_factory=Distribution)
     endings: Endings = field(default_factory=Endings)
     seed: int = 0
+    together: bool = True
+    """Whether rows may share a forward pass. Without it each has a cache of the model's own kind,
+    which some architectures need."""
+    chunk_size: int | None = None
+    """Most rows that are decoded together; None for all."""
 
     @classmethod
-    def of(cls, config: GRPOConfig, tokenizer: Any) -> "SamplingOptions":
-        """As `config` says, for a model with this tokenizer."""
+    def of(cls, config: GRPOConfig, tokenizer: Any, *, together: bool = True) -> "SamplingOptions":
+        """As `config` says, for a model with this tokenizer that can decode rows `together`."""
         return cls(
             max_tokens=config.max_completion_length,
             distribution=Distribution.of(config),
             endings=Endings.of(config, tokenizer),
             seed=config.seed,
+            together=together and config.use_parallel_batch_generation,
+            chunk_size=config.generation_chunk_size,
         )
 
 
@@ -156,6 +164,36 @@ class _Row:
         return Completion(self.token_ids, self.ending.reason, self.logprobs, self.ending.stop_text)
 
 
+class _Chunk(NamedTuple):
+    """Rows that are decoded together: as many of each of its prompts."""
+
+    first_row: int
+    prompts: Sequence[Sequence[int]]
+    rows_each: int
+
+    @property
+    def row_numbers(self) -> list[int]:
+        return list(range(self.first_row, self.first_row + len(self.prompts) * self.rows_each))
+
+
+def _chunks(
+    prompts: Sequence[Sequence[int]], group_size: int, options: SamplingOptions
+) -> Iterator[_Chunk]:
+    """Whole groups as far as they fit, so that a prompt is read once; parts of one where not."""
+    most = options.chunk_size or max(1, len(prompts) * group_size)
+    if not options.together:
+        most = 1
+    if most >= group_size:
+        count = most // group_size
+        for start in range(0, len(prompts), count):
+            yield _Chunk(start * group_size, prompts[start : start + count], group_size)
+        return
+    for place, prompt in enumerate(prompts):
+        for start in range(0, group_size, most):
+            size = min(most, group_size - start)
+            yield _Chunk(place * group_size + start, [prompt], size)
+
+
 def _decode(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -166,9 +204,33 @@ def _decode(
     should_stop: Callable[[], bool],
 ) -> list[Completion]:
     rows = [_Row() for _ in range(len(prompts) * group_size)]
-    active = list(range(len(rows)))
-    logits, cache = read_prompts(model, prompts, group_size)
-    history = _prompt_history(prompts, group_size, options.distribution.history_size)
+
+    def after_token(num_ended: int) -> None:
+        on_token(num_ended, len(rows))
+        if should_stop():
+            raise Interrupted
+
+    for chunk in _chunks(prompts, group_size, options):
+        _decode_chunk(model, chunk, rows, options, draw, after_token)
+    return [row.finished() for row in rows]
+
+
+def _decode_chunk(
+    model: Any,
+    chunk: _Chunk,
+    rows: Sequence[_Row],
+    options: SamplingOptions,
+    draw: Draw,
+    after_token: Callable[[int], None],
+) -> None:
+    """Fills the chunk's own of all `rows`; those before them have ended."""
+    active = chunk.row_numbers
+    end = active[-1] + 1
+    if options.together:
+        logits, cache = read_prompts(model, chunk.prompts, chunk.rows_each)
+    else:
+        logits, cache = read_prompt(model, chunk.prompts[0])
+    history = _prompt_history(chunk.prompts, chunk.rows_each, options.distribution.history_size)
     drawn = draw(_State(logits, history), 0, mx.array(active))
     for position in range(options.max_tokens):
         following = None
@@ -180,16 +242,13 @@ def _decode(
             following = draw(_State(logits, history), position + 1, mx.array(active))
             mx.async_eval(*following)
         going = _append(drawn, [rows[row] for row in active], options.endings)
-        on_token(len(rows) - len(going), len(rows))
-        if should_stop():
-            raise Interrupted
+        after_token(end if following is None else end - len(going))
         if not going or following is None:
             break
         drawn = following
         if len(going) < len(active):
             drawn, history = _keep(going, drawn, history, cache)
             active = [active[place] for place in going]
-    return [row.finished() for row in rows]
 
 
 def _append(drawn: _Drawn, rows: Sequence[_Row], endings: Endings) -> list[int]:
@@ -215,8 +274,7 @@ def _keep(
 ) -> tuple[_Drawn, mx.array | None]:
     """Takes the rows that ended out of everything that has a row for each."""
     keep = mx.array(going)
-    for layer in cache:
-        layer.filter(keep)
+    keep_rows(cache, keep)
     logprobs = None if drawn.logprobs_B is None else drawn.logprobs_B[keep]
     return _Drawn(drawn.tokens_B[keep], logprobs), None if history is None else history[keep]
 

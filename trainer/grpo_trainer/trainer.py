@@ -21,6 +21,7 @@ from grpo_protocol.config_input import validate_config
 from grpo_protocol.messages import Eval, Generation, LogLevel, RunStatus
 from grpo_trainer import blas
 from grpo_trainer.adapter_folder import with_adapter_settings
+from grpo_trainer.batch_probe import how_to_decode
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.dynamic_sampling import spread_metric
 from grpo_trainer.evaluation import EVAL_BATCH, Evaluator
@@ -80,9 +81,14 @@ class GRPOTrainer:
         reporter: Reporter | None = None,
         session: Session | None = None,
     ) -> None:
-        self.config = validate_config(config)
+        validate_config(config)
+        decoding = how_to_decode(policy.model, together=config.use_parallel_batch_generation)
+        if not decoding.padded:
+            config = replace(config, forward_chunk_size=1)
+        self.config = config
         self.policy = policy
         self.learner = Learner(policy, config)
+        self._decoding = decoding
         self.scorer = scorer
         self._session = session
         self._reporter = session.reporter if session else reporter or Reporter()
@@ -141,7 +147,8 @@ class GRPOTrainer:
             run = stack.enter_context(open_run(session, self.config, plan, examples, self.learner))
             for level, note in self._notes(run.config, prompts, len(eval_prompts)):
                 run.reporter.log(level, note)
-            evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run)
+            together = self._decoding.together
+            evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run, together=together)
             sampler = GroupSampler(
                 self.policy.model,
                 self.policy.source.tokenizer,
@@ -149,6 +156,7 @@ class GRPOTrainer:
                 prompts,
                 run.reporter,
                 run.stopping,
+                together=together,
             )
             status = self._run_to_the_end(run, sampler, prompts, evaluator)
             return TrainResult(
@@ -159,7 +167,7 @@ class GRPOTrainer:
         self, config: GRPOConfig, prompts: Sequence[EncodedPrompt], num_held_out: int
     ) -> Iterator[tuple[LogLevel, str]]:
         """What is to be said before the first step."""
-        for note in (*self.policy.notes, *objective_notes(config)):
+        for note in (*self.policy.notes, *self._decoding.warnings, *objective_notes(config)):
             yield "warn", note
         longest = max(len(prompt.token_ids) for prompt in prompts)
         rows = max(config.rows_per_window, min(num_held_out, EVAL_BATCH))

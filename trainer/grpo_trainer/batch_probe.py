@@ -1,0 +1,247 @@
+"""Finds out on a few short rows how a model may be decoded and trained without a wrong number.
+
+Architectures differ in what their caches can do: some cannot hold several rows, some read one row's
+position for all of them, and some compute something else without a cache than with one. Every way
+to compute a row's logits is therefore compared with the plainest, one full forward pass of that row
+alone. Shapes: B rows, T tokens of a row, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from grpo_trainer.errors import ModelError
+from grpo_trainer.prompt_reading import keep_rows, read_prompt, read_prompts
+from grpo_trainer.trees import leaves, number
+
+LONGEST_ROW = 160
+"""Tokens that a row of the probe may have, so that windows shorter than that come into play."""
+
+_PROMPT_LENGTHS = (1, 4, 9)
+_FORCED = 4
+_LEAVING_AFTER = (2, _FORCED)
+"""Forced tokens after which the rows of a group leave."""
+_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,  # and NotImplementedError
+    TypeError,
+    ValueError,
+)
+"""What architectures raise when they are asked for something that they were not written for."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What is safe with one model. An obstacle says in one line what came out wrong."""
+
+    model_type: str = ""
+    together_obstacle: str | None = None
+    """Why rows cannot share a forward pass while decoding."""
+    padding_obstacle: str | None = None
+    """Why rows of unlike lengths cannot share a forward pass in training."""
+
+    @property
+    def together(self) -> bool:
+        """Whether rows may be decoded together."""
+        return self.together_obstacle is None
+
+    @property
+    def padded(self) -> bool:
+        """Whether training may pad rows on the right; without it every row needs its own pass."""
+        return self.padding_obstacle is None
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line for each thing that will be slower than asked for."""
+        told = []
+        if self.together_obstacle is not None:
+            told.append(
+                f"model_type={self.model_type!r}: completions are decoded one at a time, which is "
+                f"slow; decoding them together {self.together_obstacle}"
+            )
+        if self.padding_obstacle is not None:
+            told.append(
+                f"model_type={self.model_type!r}: rows are trained one at a time, which is slow; "
+                f"padding them to one length {self.padding_obstacle}"
+            )
+        return told
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A prompt, and the tokens that are forced on it."""
+
+    prompt: list[int]
+    forced: list[int]
+    expected_T_V: mx.array
+    """Logits before each forced token, from a full forward pass of this row alone."""
+
+
+def how_to_decode(model: Any, *, together: bool = True, longest: int = LONGEST_ROW) -> Decoding:
+    """The fastest way to sample from `model` that is right, and whether training may pad.
+
+    Takes a few forward passes over short rows; weights, mode and the random state stay as they
+    are. Rows reach beyond the model's window where that takes no more than `longest` tokens; a
+    longer window is not tried out. `together=False` does not ask for more than one row at a time.
+    Raises `ModelError` when even one row alone decodes otherwise than training would score it.
+    """
+    name = _model_type(model)
+    was_training = model.training
+    model.eval()
+    try:
+        tolerance = _tolerance(model)
+        rows = _rows(model, name, longest)
+        ragged = rows[:: len(_LEAVING_AFTER)]
+        padded = _obstacle(lambda: _padded_logits(model, ragged), ragged, tolerance)
+        obstacle = None
+        if together:
+            obstacle = _obstacle(lambda: _batched_logits(model, rows), rows, tolerance)
+        if obstacle is not None or not together:
+            alone = _obstacle(lambda: [_cached_logits(model, row) for row in rows], rows, tolerance)
+            if alone is not None:
+                raise ModelError(
+                    f"model_type={name!r}: rollouts and training would disagree: decoding with a "
+                    f"cache {alone}; use another model"
+                )
+        return Decoding(name, obstacle, padded)
+    finally:
+        model.train(was_training)
+
+
+def _rows(model: Any, name: str, longest: int) -> list[_Row]:
+    """Groups of rows for prompts of unlike lengths, on both sides of a short window."""
+    try:
+        vocabulary = model(mx.array([[0]])).shape[-1]
+        lengths = set(_PROMPT_LENGTHS)
+        for window in _windows(make_prompt_cache(model)):
+            if window + _FORCED <= longest:
+                lengths |= {max(1, window - 2), window + 3}
+        rows = []
+        for length in sorted(lengths):
+            prompt = [(11 * place + 7 * length) % vocabulary for place in range(length)]
+            for member in range(len(_LEAVING_AFTER)):
+                forced = [
+                    (5 * place + 13 * member + length) % vocabulary for place in range(_FORCED)
+                ]
+                logits_T_V = model(mx.array([prompt + forced]))[0, length - 1 :]
+                rows.append(_Row(prompt, forced, logits_T_V.astype(mx.float32)))
+        mx.eval([row.expected_T_V for row in rows])
+    except _FAULTS as error:
+        raise ModelError(
+            f"model_type={name!r}: a forward pass fails: {_reason(error)}; use another model"
+        ) from error
+    return rows
+
+
+def _windows(cache: Sequence[Any]) -> Iterator[int]:
+    """Tokens that layers look back on, where they do not look back on all."""
+    for layer in cache:
+        yield from _windows(getattr(layer, "caches", ()))
+        for name in ("max_size", "chunk_size"):
+            size = getattr(layer, name, None)
+            if isinstance(size, int):
+                yield size
+
+
+def _padded_logits(model: Any, rows: Sequence[_Row]) -> list[mx.array]:
+    """As training computes them: all rows in one pass, padded on the right with token 0."""
+    lines = [row.prompt + row.forced for row in rows]
+    width = max(map(len, lines))
+    logits_B_T_V = model(mx.array([line + [0] * (width - len(line)) for line in lines]))
+    spans = [slice(len(row.prompt) - 1, len(line)) for row, line in zip(rows, lines, strict=True)]
+    return [logits[span] for logits, span in zip(logits_B_T_V, spans, strict=True)]
+
+
+def _cached_logits(model: Any, row: _Row) -> mx.array:
+    """As a row decoded on its own sees them."""
+    logits, cache = read_prompt(model, row.prompt)
+    seen = [logits[0]]
+    for token in row.forced:
+        seen.append(model(mx.array([[token]]), cache=cache)[0, -1])
+    return mx.stack(seen)
+
+
+def _batched_logits(model: Any, rows: Sequence[_Row]) -> list[mx.array]:
+    """As rows decoded together see them, until each leaves."""
+    group_size = len(_LEAVING_AFTER)
+    leaving = _leaving(len(rows))
+    logits, cache = read_prompts(model, [row.prompt for row in rows[::group_size]], group_size)
+    seen = [[line] for line in logits]
+    active = list(range(len(rows)))
+    for position in range(_FORCED):
+        tokens = mx.array([[rows[row].forced[position]] for row in active])
+        logits = model(tokens, cache=cache)[:, -1]
+        for row, line in zip(active, logits, strict=True):
+            seen[row].append(line)
+        going = [place for place, row in enumerate(active) if leaving[row] > position + 1]
+        if going and len(going) < len(active):
+            keep_rows(cache, mx.array(going))
+            active = [active[place] for place in going]
+    return [mx.stack(lines) for lines in seen]
+
+
+def _leaving(num_rows: int) -> list[int]:
+    """Forced tokens after which each row leaves.
+
+    The longest prompt, which the others are padded to, goes with the first: caches then give its
+    place back.
+    """
+    size = len(_LEAVING_AFTER)
+    return list(_LEAVING_AFTER) * (num_rows // size - 1) + [_LEAVING_AFTER[0]] * size
+
+
+def _obstacle(
+    compute: Callable[[], Sequence[mx.array]], rows: Sequence[_Row], tolerance: float
+) -> str | None:
+    """What is wrong with logits [T, V] of each row, or of its first tokens; None if nothing is."""
+    try:
+        found = compute()
+        worst = max(_distance(line, row) for line, row in zip(found, rows, strict=True))
+    except _FAULTS as error:
+        return f"fails: {_reason(error)}"
+    if worst <= tolerance:
+        return None
+    return f"gives logits that are off by {worst:.1%} of their spread"
+
+
+def _distance(found_T_V: mx.array, row: _Row) -> float:
+    """Largest error of a position: root mean square over the vocabulary, of the logits' own."""
+    expected = row.expected_T_V[: len(found_T_V)]
+    found = found_T_V.astype(mx.float32)
+    # A model may mask tokens with -inf itself.
+    finite = mx.isfinite(expected)
+    count = finite.sum(axis=-1, keepdims=True)
+    mean = mx.where(finite, expected, 0).sum(axis=-1, keepdims=True) / count
+    spread = mx.where(finite, expected - mean, 0).square().sum(axis=-1)
+    error = mx.where(expected == found, 0, found - expected).square().sum(axis=-1)
+    worst = number(mx.sqrt(error / mx.maximum(spread, 1e-12)).max())
+    return float("inf") if math.isnan(worst) else worst
+
+
+def _tolerance(model: Any) -> float:
+    """By the coarsest of the model's number formats.
+
+    Sums in another order are off by 1e-5 of the spread in float32. In bfloat16 they are by some
+    percent after dozens of layers, more where an expert was chosen by a hair. Without its padding
+    mask, or with positions off by one, a pretrained model is off by 300 % and more.
+    """
+    kinds = {value.dtype for _, value in leaves(model.parameters())}
+    if mx.bfloat16 in kinds:
+        return 0.2
+    return 0.05 if mx.float16 in kinds else 1e-3
+
+
+def _model_type(model: Any) -> str:
+    args = getattr(model, "args", None)
+    return str(getattr(model, "model_type", None) or getattr(args, "model_type", "unknown"))
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

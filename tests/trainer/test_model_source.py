@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from grpo_protocol import ConfigError
+from grpo_trainer import model_source
 from grpo_trainer.errors import ModelError
 from grpo_trainer.model_source import check_model_name, load_model
 from tiny_model import EOS_ID, make_model, tiny_model
@@ -229,3 +231,12 @@ def test_a_config_that_is_no_object_is_refused(tmp_path: Path, text: str) -> Non
 def test_what_the_config_says_is_kept_as_it_is(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", eos=[1, 2], limit={"__float__": "Infinity"})
     assert load(folder).config_file == json.loads((folder / "config.json").read_text())
+
+
+def test_weights_larger_than_the_memory_are_not_read() -> None:
+    with (
+        patch.object(model_source, "machine_memory", lambda: 100_000),
+        patch.object(model_source, "load_mlx_model", side_effect=AssertionError("was read")),
+        pytest.raises(ModelError, match=r"take 0\.\d GB and there are 0\.0 GB of memory; use a"),
+    ):
+        load(tiny_model())

@@ -12,6 +12,7 @@ from mlx_lm.utils import load_tokenizer
 from grpo_protocol import ConfigError
 from grpo_trainer.end_tokens import end_token_ids
 from grpo_trainer.errors import ModelError
+from grpo_trainer.machine_memory import machine_memory
 
 _TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "vocab.json")
 _CONFIG_FILES = ["config.json", "hf_quant_config.json"]
@@ -81,6 +82,7 @@ def load_model(
     accept(config_file)
     if not is_local:
         folder = _download(name, _PATTERNS, on_status)
+    _expect_weights_to_fit(folder, name)
     try:
         model, config = load_mlx_model(folder)
         tokenizer = load_tokenizer(folder)
@@ -95,6 +97,17 @@ def load_model(
     ) as error:
         raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
     return LoadedModel(model, tokenizer, config, config_file, folder, name)
+
+
+def _expect_weights_to_fit(folder: Path, name: str) -> None:
+    """Reading them would end the process, or bring the machine to a halt, without a word."""
+    size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+    memory = machine_memory()
+    if size > memory:
+        raise ModelError(
+            f"model={name!r}: its weights take {size / 1e9:.1f} GB and there are "
+            f"{memory / 1e9:.1f} GB of memory; use a quantized or a smaller model"
+        )
 
 
 def _read_config(folder: Path, name: str) -> dict[str, Any]:

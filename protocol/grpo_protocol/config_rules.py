@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _LEAST_CLIP = 1e-6
+_LEAST_EPS = 1e-30
 
 
 def check_together(config: "GRPOConfig") -> None:
@@ -46,14 +47,24 @@ def _complaints(config: "GRPOConfig") -> Iterator[str]:
     yield from _ratio(config)
     yield from _regularization(config)
     yield from _mismatch(config)
-    yield from _schedule(config)
+    yield from _optimizer(config)
 
 
-def _schedule(config: "GRPOConfig") -> Iterator[str]:
+def _optimizer(config: "GRPOConfig") -> Iterator[str]:
     if config.optimizer_type == "sgd" and config.learning_rate is None:
         yield (
             "optimizer_type='sgd': has no default learning rate, because its steps are as large as "
             "the gradient; set learning_rate"
+        )
+    if config.learning_rate is not None and config.learning_rate * config.weight_decay >= 1:
+        yield (
+            f"weight_decay={config.weight_decay}: times learning_rate={config.learning_rate} is 1 "
+            "or more, so one step would leave nothing of the weights; lower one of them"
+        )
+    if config.adamw_eps < _LEAST_EPS:
+        yield (
+            f"adamw_eps={config.adamw_eps}: vanishes in float32, and weights without gradient "
+            f"would be divided by 0; use at least {_LEAST_EPS}"
         )
     if config.max_steps is not None and config.warmup_steps >= config.max_steps:
         yield (

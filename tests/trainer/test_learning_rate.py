@@ -41,6 +41,14 @@ def test_cosine_is_half_way_down_in_the_middle() -> None:
 def test_the_default_peak_follows_the_kind_of_fine_tuning() -> None:
     assert learning_rate_at(config_of(fine_tune_type="full"), 1, 10) == 1e-6
     assert learning_rate_at(config_of(), 1, 10) == 1e-5
+    assert learning_rate_at(config_of(fine_tune_type="dora"), 1, 10) == 1e-5
+
+
+@pytest.mark.parametrize("kind", ["adafactor", "muon"])
+def test_optimizers_with_steps_of_the_same_size_share_the_default(kind: str) -> None:
+    assert learning_rate_at(config_of(optimizer_type=kind), 1, 10) == 1e-5
+    full = config_of(optimizer_type=kind, fine_tune_type="full")
+    assert learning_rate_at(full, 1, 10) == 1e-6
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:

@@ -12,7 +12,6 @@ import mlx.core as mx
 import pytest
 
 from grpo_protocol.messages import Step
-from grpo_trainer import step_guard
 from grpo_trainer.checkpoint import load_checkpoint
 from grpo_trainer.errors import TrainingError
 from grpo_trainer.tensor_file import read_tensors
@@ -64,10 +63,13 @@ def test_M26_one_bad_gradient_costs_one_step(
 def test_M26_bad_gradients_for_ever_end_the_run_and_spoil_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_guard, "MAX_NAN_GRADIENTS", 3)
-    library = Library(tmp_path, max_steps=50, save_interval=1, max_checkpoints=2)
+    library = Library(
+        tmp_path, max_steps=50, save_interval=1, max_checkpoints=2, max_nan_gradients=3
+    )
     break_gradients(library, range(4, 50), monkeypatch)
-    with pytest.raises(TrainingError, match="3 steps had gradients that are not finite; lower"):
+    with pytest.raises(
+        TrainingError, match="3 steps had a loss or gradient that is not finite; lower"
+    ):
         library.train()
     assert len(library.all(Step)) == 5
     for folder in library.folder.glob("*/adapters.safetensors"):

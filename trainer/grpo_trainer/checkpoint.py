@@ -61,6 +61,8 @@ class TrainingState(msgspec.Struct, frozen=True, rename="camel"):
     """Prompt and completion tokens of all steps."""
     evaluated_step: int | None = None
     """The step of the last evaluation that was recorded."""
+    nan_gradients: int = 0
+    """Steps whose loss or gradient was not finite."""
     live_settings: dict[str, LiveSetting] = {}
     objective: ObjectiveState = ObjectiveState()
     conditions: RunConditions | None = None

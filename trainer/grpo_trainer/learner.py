@@ -1,4 +1,4 @@
-"""One optimizer step from sampled completions: log-probs, loss, gradients, clipping, AdamW."""
+"""One optimizer step from sampled completions: log-probs, loss, gradients, clipping, update."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from grpo_protocol.config import GRPOConfig
@@ -22,6 +21,7 @@ from grpo_trainer.objective.row_sums import RowSums
 from grpo_trainer.objective.step_loss import MicroBatchLoss, step_loss
 from grpo_trainer.objective.step_objective import StepObjective
 from grpo_trainer.objective.tokens import ScoredTokens
+from grpo_trainer.optimizers import make_optimizer
 from grpo_trainer.policy import Policy
 from grpo_trainer.randomness import derived_seed
 from grpo_trainer.reference import Reference
@@ -66,14 +66,7 @@ class Learner:
 
     def __init__(self, policy: Policy, config: GRPOConfig) -> None:
         self.policy = policy
-        self.optimizer = optim.AdamW(
-            learning_rate=learning_rate_of(config),
-            betas=[config.adamw_beta1, config.adamw_beta2],
-            eps=config.adamw_eps,
-            weight_decay=config.weight_decay,
-            bias_correction=True,
-        )
-        self.optimizer.init(policy.weights)
+        self.optimizer = make_optimizer(config, policy.weights)
         self.updates = 0
         """Optimizer steps applied, those before a resume included."""
         self._scorer = CompletionScorer(policy, config)

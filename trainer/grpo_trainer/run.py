@@ -70,6 +70,8 @@ class Run:
         """Optimizer steps done."""
         self.tokens_seen = state.num_tokens if state else 0
         """Prompt and completion tokens of all steps done."""
+        self.nan_gradients = state.nan_gradients if state else 0
+        """Steps whose loss or gradient was not finite."""
         self.evaluated_step = state.evaluated_step if state else None
         """The step of the last evaluation that was recorded."""
         self.rollout_batch = resumption.rollout_batch
@@ -291,6 +293,7 @@ class Run:
             seed=self.config.seed,
             num_tokens=self.tokens_seen,
             evaluated_step=self.evaluated_step,
+            nan_gradients=self.nan_gradients,
             live_settings=live_settings(self._start_config, self.config),
             objective=state_of(self._learner, adaptive_entropy=self.config.adaptive_entropy),
             conditions=conditions_of(self.config),

@@ -18,20 +18,17 @@ from msgspec.structs import replace
 
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
-from grpo_protocol.messages import Eval, Generation, LogLevel, RunStatus
+from grpo_protocol.messages import Eval, Generation, RunStatus
 from grpo_trainer import blas
 from grpo_trainer.adapter_folder import with_adapter_settings
 from grpo_trainer.batch_probe import how_to_decode
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.dynamic_sampling import spread_metric
-from grpo_trainer.evaluation import EVAL_BATCH, Evaluator
+from grpo_trainer.evaluation import Evaluator
 from grpo_trainer.group_sampling import GroupSampler
 from grpo_trainer.learner import Learner
 from grpo_trainer.learning_rate import learning_rate_at
-from grpo_trainer.memory_estimate import RunSizes
-from grpo_trainer.memory_note import memory_note
 from grpo_trainer.model_source import check_model_name
-from grpo_trainer.objective_notes import objective_notes
 from grpo_trainer.output.reporter import Reporter
 from grpo_trainer.plan import PlannedStep, TrainingPlan
 from grpo_trainer.policy import Policy, load_policy
@@ -43,6 +40,7 @@ from grpo_trainer.rollout_batch import MiniBatch, RolloutBatch
 from grpo_trainer.run import Run
 from grpo_trainer.run_opening import open_run
 from grpo_trainer.session import Session, display_name, open_session
+from grpo_trainer.start_notes import start_notes
 from grpo_trainer.step_guard import StepGuard
 from grpo_trainer.step_report import StepTimes, describe_generations, describe_step
 from grpo_trainer.stopwatch import Stopwatch
@@ -145,7 +143,11 @@ class GRPOTrainer:
         with ExitStack() as stack:
             session = self._session or stack.enter_context(self._own_session())
             run = stack.enter_context(open_run(session, self.config, plan, examples, self.learner))
-            for level, note in self._notes(run.config, prompts, len(eval_prompts)):
+            self._guard.nan_gradients = run.nan_gradients
+            notes = start_notes(
+                run.config, self.learner, self._decoding, prompts, len(eval_prompts)
+            )
+            for level, note in notes:
                 run.reporter.log(level, note)
             together = self._decoding.together
             evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run, together=together)
@@ -162,17 +164,6 @@ class GRPOTrainer:
             return TrainResult(
                 status, run.step, run.folder, evaluator.results, session.control.signal_number
             )
-
-    def _notes(
-        self, config: GRPOConfig, prompts: Sequence[EncodedPrompt], num_held_out: int
-    ) -> Iterator[tuple[LogLevel, str]]:
-        """What is to be said before the first step."""
-        for note in (*self.policy.notes, *self._decoding.warnings, *objective_notes(config)):
-            yield "warn", note
-        longest = max(len(prompt.token_ids) for prompt in prompts)
-        rows = max(config.rows_per_window, min(num_held_out, EVAL_BATCH))
-        if sizes := RunSizes.of(self.learner, longest, rows):
-            yield memory_note(sizes, config)
 
     def close(self) -> None:
         """Ends the reward worker, if there is one."""
@@ -254,6 +245,7 @@ class GRPOTrainer:
         times = StepTimes(sampler.generation_time, sampler.reward_time, training_time)
         event = describe_step(planned, batch, update, times, rate, tokens_seen)
         run.tokens_seen = tokens_seen  # a step that fails before this has not been seen
+        run.nan_gradients = self._guard.nan_gradients
         run.finish_step(event, generations)
 
     def _sample(

@@ -19,6 +19,12 @@ _OPTIONS = {
     "output_dir": "folder of the run; a new outputs/NAME without it",
     "run_name": "name of the run",
 }
+_COMMANDS = """Trains a language model with GRPO.
+
+commands:
+  train     your model on your data
+  demo      the bundled model on the bundled task
+  selftest  whether a model trains right; writes nothing"""
 _LEAST_WIDTH = 40
 """Columns of the help on a terminal that is narrower, or that has no width."""
 
@@ -85,7 +91,7 @@ def _is_setting(word: str) -> bool:
 def _parser(commands: list[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="grpo-trainer",
-        description="Trains a language model with GRPO.",
+        description=_COMMANDS,
         epilog=_describe_keys(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -93,12 +99,7 @@ def _parser(commands: list[str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"grpo-trainer {version('grpo-tui')}"
     )
-    parser.add_argument(
-        "command",
-        nargs="?",
-        choices=commands,
-        help="demo: the bundled model on the bundled task; train: your model on your data",
-    )
+    parser.add_argument("command", nargs="?", choices=commands, help="one of those above")
     for key, description in _OPTIONS.items():
         parser.add_argument(f"--{key.replace('_', '-')}", metavar="X", help=description)
     parser.add_argument(

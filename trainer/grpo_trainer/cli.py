@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_protocol.codec import encode_event
 from grpo_protocol.config_input import ConfigError
@@ -21,14 +21,24 @@ if TYPE_CHECKING:
     from grpo_trainer.trainer import TrainResult
 
 
+_COMMANDS: dict[str, dict[str, Any]] = {
+    "train": {},
+    "demo": demo_settings.SETTINGS,
+    "selftest": {},
+}
+"""Each command's own settings."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 when done or stopped on request, 1 failed, 2 bad input, 128+n."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = parse_arguments(words, {"train": {}, "demo": demo_settings.SETTINGS})
+        arguments = parse_arguments(words, _COMMANDS)
     except ConfigError as error:
         asked = wants_events(words)
         return _refuse(error, events=event_mode(None) if asked is None else asked)
+    if arguments.command == "selftest":
+        return _selftest(arguments)
     try:
         with open_session(arguments.config) as session:
             result = _run(arguments, session)
@@ -45,10 +55,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0  # a signal that came when all was done has stopped nothing
 
 
-def _run(arguments: Arguments, session: Session) -> "TrainResult":
+def _selftest(arguments: Arguments) -> int:
+    """Has no session: it leaves nothing behind, and speaks to people alone."""
+    try:
+        slowness = _slowness()
+        if slowness is not None:
+            print(f"warning: {blas.complaint(slowness)}", file=sys.stderr)
+        from grpo_trainer.selftest.command import run_selftest
+
+        return run_selftest(arguments.config, debug=arguments.debug)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if arguments.debug:
+            traceback.print_exception(error)
+        _say(error)
+        return exit_code(error)
+
+
+def _slowness() -> tuple[float, str] | None:
+    """Loads the BLAS, then mlx; how slow matrix products are if they are, and what helps."""
     found = blas.load()
     _require_mlx()
-    slowness = blas.slowness(found)
+    return blas.slowness(found)
+
+
+def _run(arguments: Arguments, session: Session) -> "TrainResult":
+    slowness = _slowness()
     if slowness is not None:
         session.reporter.log("warn", blas.complaint(slowness))
     if arguments.command == "demo":

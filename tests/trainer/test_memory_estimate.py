@@ -11,11 +11,11 @@ import pytest
 
 from grpo_protocol import GRPOConfig, load_config
 from grpo_protocol.messages import Log, Step
-from grpo_trainer import machine_memory
+from grpo_trainer import machine_memory, row_chunks
 from grpo_trainer.learner import Learner
 from grpo_trainer.memory_estimate import RunSizes, estimate_memory
 from grpo_trainer.memory_note import memory_note
-from grpo_trainer.model_shape import ModelShape
+from grpo_trainer.model_shape import ModelShape, activation_size
 from grpo_trainer.policy import Policy
 from grpo_trainer.training_rows import TrainingRow
 from learners import learner_by_position, make_learner
@@ -203,6 +203,38 @@ def test_sizes_are_found_under_the_names_of_each_architecture(
     found = (shape.num_layers, shape.hidden_size, shape.num_heads, shape.intermediate_size)
     assert found == expected
     assert ModelShape.of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "settings", "size"),
+    [
+        ("bfloat16", {}, 2),
+        ("bfloat16", {"lora_rank": 64}, 2),
+        ("bfloat16", {"fine_tune_type": "full"}, 2),
+        ("float32", {"fine_tune_type": "full"}, 4),
+    ],
+)
+def test_activations_have_the_precision_of_the_model_and_not_of_its_adapters(
+    dtype: str, settings: dict[str, Any], size: int
+) -> None:
+    learner = make_learner(dtype=dtype, **settings)
+    assert activation_size(learner.policy.model) == size
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"total_memory": 150, "free_memory": 20},  # as CUDA tells it
+        {"memory_size": 190, "max_recommended_working_set_size": 150},  # as Metal does
+    ],
+)
+def test_the_memory_of_a_gpu_is_what_it_has_and_not_what_is_free(info: dict[str, int]) -> None:
+    with (
+        patch.object(mx, "default_device", lambda: "gpu"),
+        patch.object(mx, "device_info", lambda device: info),
+    ):
+        assert machine_memory.machine_memory() == 150
+        assert row_chunks.activation_bytes() == 150 // 8
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

@@ -16,12 +16,21 @@ def machine_memory() -> int:
     On a GPU what it has, or on Apple silicon what Metal recommends to use of it. On a CPU what is
     free for programs now and what this one holds already, within the limit of a container.
     """
-    device = mx.default_device()
-    if device != mx.Device(mx.cpu):
-        info = mx.device_info(device)
-        return int(info.get("max_recommended_working_set_size") or info["memory_size"])
+    if (on_gpu := gpu_memory()) is not None:
+        return on_gpu
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, _available() or total, _container_limit() or total)
+
+
+def gpu_memory() -> int | None:
+    """What a GPU has, or None when mlx computes on a CPU: the same however much of it is in use."""
+    device = mx.default_device()
+    if device == mx.Device(mx.cpu):
+        return None
+    info = mx.device_info(device)
+    # The first two are Metal's, the third is CUDA's.
+    names = ("max_recommended_working_set_size", "memory_size", "total_memory")
+    return next((int(info[name]) for name in names if info.get(name)), None)
 
 
 def _available() -> int | None:

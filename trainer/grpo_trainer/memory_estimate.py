@@ -7,12 +7,10 @@ activations, logits), for the two phases of a step. It is meant to be right with
 from dataclasses import dataclass
 from typing import Any
 
-import mlx.core as mx
-
 from grpo_protocol.config import GRPOConfig
 from grpo_trainer.completion_scores import LOGITS_AT_ONCE
 from grpo_trainer.learner import Learner
-from grpo_trainer.model_shape import ModelShape
+from grpo_trainer.model_shape import ModelShape, activation_size
 from grpo_trainer.row_chunks import activation_bytes
 from grpo_trainer.trees import leaves
 
@@ -54,7 +52,7 @@ class RunSizes:
             trainable=learner.policy.num_trainable,
             separate_masters=learner.policy.has_separate_masters,
             optimizer_state=_bytes(learner.optimizer.state),
-            number=_activation_size(model),
+            number=activation_size(model),
             prompt=prompt,
             rows=rows,
         )
@@ -115,9 +113,3 @@ def _pass_bytes(sizes: RunSizes, config: GRPOConfig) -> int:
 
 def _bytes(tree: Any) -> int:
     return sum(array.nbytes for _, array in leaves(tree))
-
-
-def _activation_size(model: Any) -> int:
-    """Bytes of a number of the model's precision; packed weights are integers."""
-    floats = (w for _, w in leaves(model.parameters()) if mx.issubdtype(w.dtype, mx.floating))
-    return max((weight.dtype.size for weight in floats), default=4)

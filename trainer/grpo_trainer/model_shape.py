@@ -1,8 +1,13 @@
 """The sizes of a language model that decide how much memory a pass through it takes."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import mlx.core as mx
+
+from grpo_trainer.trees import leaves
 
 # What architectures call them; of several the first that is there counts.
 _NAMES = {
@@ -77,6 +82,25 @@ class ModelShape:
     def cached_numbers(self) -> int:
         """Keys and values of one token, over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+def activation_size(model: Any) -> int:
+    """Bytes of one activation: of the precision that most of the model's own weights have.
+
+    Adapters are float32 and give back what they were given; packed weights are integers.
+    """
+    adapters = {name for name, _ in leaves(model.trainable_parameters())}
+    weights = [
+        (name not in adapters, weight)
+        for name, weight in leaves(model.parameters())
+        if mx.issubdtype(weight.dtype, mx.floating)
+    ]
+    is_frozen_there = any(frozen for frozen, _ in weights)
+    bytes_of: Counter[mx.Dtype] = Counter()
+    for frozen, weight in weights:
+        if frozen or not is_frozen_there:
+            bytes_of[weight.dtype] += weight.nbytes
+    return int(bytes_of.most_common(1)[0][0].size) if bytes_of else 4
 
 
 def _first(settings: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

@@ -7,10 +7,9 @@ run is cut the same way on the same kind of machine.
 
 from typing import Any
 
-import mlx.core as mx
-
 from grpo_protocol.config import GRPOConfig
-from grpo_trainer.model_shape import ModelShape
+from grpo_trainer.machine_memory import gpu_memory
+from grpo_trainer.model_shape import ModelShape, activation_size
 from grpo_trainer.training_rows import MicroBatch
 
 CPU_BYTES = 2**28
@@ -23,6 +22,7 @@ class RowChunks:
 
     def __init__(self, model: Any, config: GRPOConfig) -> None:
         self._shape = ModelShape.of_model(model)
+        self._bytes_each = activation_size(model)
         self._most_rows = config.forward_chunk_size
         self._checkpointed = config.gradient_checkpointing
 
@@ -46,12 +46,10 @@ class RowChunks:
         if self._shape is None:
             return True
         numbers = self._shape.activations(length, checkpointed=self._checkpointed)
-        return 4 * num_rows * numbers <= activation_bytes()
+        return num_rows * numbers * self._bytes_each <= activation_bytes()
 
 
 def activation_bytes() -> int:
     """Bytes of activations that a chunk may take: a constant of the machine."""
-    device = mx.default_device()
-    if device == mx.Device(mx.cpu):
-        return CPU_BYTES
-    return int(mx.device_info(device)["memory_size"]) // _SHARE_OF_GPU
+    on_gpu = gpu_memory()
+    return CPU_BYTES if on_gpu is None else on_gpu // _SHARE_OF_GPU

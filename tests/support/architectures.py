@@ -6,12 +6,19 @@ context shows in the logits: a wrong mask, position or state cannot hide.
 
 import functools
 import importlib
+import json
 import math
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+
+from grpo_trainer.tensor_file import write_tensors
+from grpo_trainer.trees import leaves
+from tiny_model import BUNDLED, EOS_ID
+from tiny_model import VOCABULARY as TOKENIZER_VOCABULARY
 
 VOCABULARY = 128
 WINDOW = 8
@@ -79,6 +86,22 @@ def make_architecture(name: str, **others: Any) -> Any:
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def make_architecture_folder(folder: Path, name: str) -> Path:
+    """The model as files, with the tokenizer of the bundled one and as many tokens as it has."""
+    folder.mkdir()
+    for path in BUNDLED.glob("tokenizer*.json"):
+        shutil.copy(path, folder)
+    config = config_of(name)
+    for part in (config, config.get("text_config", {})):
+        part |= dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), TOKENIZER_VOCABULARY)
+        part.pop("rope_scaling", None)  # transformers warns of it
+    config["eos_token_id"] = EOS_ID
+    weights = dict(leaves(make_architecture(name, **config).parameters()))
+    write_tensors(folder / "model.safetensors", weights)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
 
 
 def config_of(name: str) -> dict[str, Any]:

@@ -2,105 +2,37 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from mlx_lm.models.cache import BatchKVCache, KVCache
 
-from architectures import architecture, make_architecture
+from architectures import architecture, make_architecture, make_architecture_folder
+from faulty_models import (
+    FailsWithCache,
+    Like,
+    LosesTheLast,
+    MasksTokens,
+    MergesWrongly,
+    MixesPlainRows,
+    NeverMerges,
+    NotANumber,
+    OnePosition,
+    OneRow,
+    OutOfReach,
+    ReadsOnePrompt,
+    SeesOtherRows,
+    With,
+    WrongWithCache,
+)
+from grpo_trainer import rollout
 from grpo_trainer.batch_probe import Decoding, how_to_decode
 from grpo_trainer.errors import ModelError
+from grpo_trainer.row_batches import row_batches
 from grpo_trainer.trees import leaves
-
-
-class Like:
-    """A sound model, but for what a test changes about it."""
-
-    def __init__(self, name: str = "llama", model: Any = None) -> None:
-        self.model = model or architecture(name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        logits: mx.array = self.model(ids, cache=cache)
-        return logits
-
-
-class OnePosition(Like):
-    """Asks one row for the position of all."""
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        for layer in cache or ():
-            if isinstance(layer, BatchKVCache):
-                layer.offset = mx.broadcast_to(layer.offset[-1:], layer.offset.shape)
-        return super().__call__(ids, cache)
-
-
-class NotANumber(Like):
-    """Overflows when rows are decoded together."""
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        logits = super().__call__(ids, cache)
-        return logits * float("nan") if cache and len(ids) > 1 else logits
-
-
-class KeepsTheFirst(BatchKVCache):  # type: ignore[misc]
-    """Drops the last rows, whichever are to leave."""
-
-    def filter(self, batch_indices: mx.array) -> None:
-        leave = len(batch_indices) < len(self.offset)
-        super().filter(mx.arange(len(batch_indices)) if leave else batch_indices)
-
-
-class MergesWrongly(KVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        return KeepsTheFirst([0] * len(caches))
-
-
-class NeverMerges(KVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        raise NotImplementedError("rows of\nthis cache stay apart")
-
-
-class With(Like):
-    """Has caches of another class."""
-
-    def __init__(self, cache_class: type) -> None:
-        super().__init__()
-        self._cache_class = cache_class
-
-    def make_cache(self) -> list[Any]:
-        return [self._cache_class() for _ in self.model.layers]
-
-
-class WrongWithCache(Like):
-    """Forgets what it has read, as soon as it reads with a cache."""
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        return super().__call__(ids, cache and self.model.make_cache())
-
-
-class SeesOtherRows(Like):
-    """Mixes the rows of a training batch."""
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        logits = super().__call__(ids, cache)
-        alone = cache or len(ids) == 1
-        return logits if alone else logits + 0.2 * logits.mean(axis=0, keepdims=True)
-
-
-class MasksTokens(Like):
-    """Gives tokens that nobody has a name for no probability at all."""
-
-    def __call__(self, ids: mx.array, cache: Any = None) -> mx.array:
-        logits = super().__call__(ids, cache)
-        nameless = mx.arange(logits.shape[-1]) >= 100
-        return mx.where(nameless, -float("inf"), logits)
+from library_runs import Library
 
 
 def test_a_sound_model_decodes_together_and_trains_padded() -> None:
@@ -113,25 +45,52 @@ def test_a_sound_model_decodes_together_and_trains_padded() -> None:
     ("make", "reason"),
     [
         (lambda: With(NeverMerges), "fails: rows of$"),
+        (lambda: Like("gemma2"), "fails: .*broadcast"),
         (lambda: Like("deepseek_v41"), "fails: .* no attribute 'merge'"),
         (lambda: With(MergesWrongly), "gives logits that are off by .* of their spread"),
         (OnePosition, "gives logits that are off by .* of their spread"),
-        (NotANumber, "gives logits that are off by inf"),
     ],
-    ids=["merge fails", "no merge", "filter is wrong", "one position", "no number"],
+    ids=["merge fails", "mask", "no merge", "filter is wrong", "one position"],
 )
-def test_rows_that_cannot_be_decoded_together_are_decoded_alone(
+def test_rows_that_cannot_all_be_decoded_together_are_decoded_by_length(
     make: Callable[[], Any], reason: str
 ) -> None:
     model = make()
     found = how_to_decode(model)
-    assert not found.together
-    assert found.padded
+    assert (found.mode, found.padded) == ("equal lengths", True)
     (warning,) = found.warnings
-    name = model.model_type
-    assert warning.startswith(f"model_type='{name}': completions are decoded one at a time")
+    assert warning.startswith(
+        f"model_type='{model.model_type}': prompts of unlike lengths are decoded one after the "
+        "other, each with all of its completions, which is slower; "
+    )
     assert "\n" not in warning
     assert re.search(f"decoding them together {reason}", warning)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (NotANumber, "gives logits that are off by inf"),
+        (OneRow, "fails: one row, please$"),
+        (MixesPlainRows, "gives logits that are off by .* of their spread"),
+        (ReadsOnePrompt, "gives logits that are off by .* of their spread"),
+        (lambda: With(OutOfReach), "fails: rows of$"),
+    ],
+    ids=["no number", "one row", "rows mixed", "prompts mixed", "rows out of reach"],
+)
+def test_rows_that_cannot_share_a_pass_even_at_one_length_are_decoded_alone(
+    make: Callable[[], Any], reason: str
+) -> None:
+    found = how_to_decode(make())
+    assert (found.mode, found.together, found.padded) == ("alone", False, True)
+    (warning,) = found.warnings
+    assert warning.startswith("model_type='llama': completions are decoded one at a time, which")
+    assert "\n" not in warning
+    assert re.search(f"decoding them together {reason}", warning)
+
+
+def test_a_plain_cache_whose_rows_are_mixed_up_when_some_leave_is_found_out() -> None:
+    assert how_to_decode(With(LosesTheLast)).mode == "alone"
 
 
 def test_the_fault_of_a_model_that_masks_tokens_is_found_too() -> None:
@@ -167,12 +126,17 @@ def test_a_model_that_cannot_run_here_is_refused() -> None:
 
 
 def test_who_decodes_one_at_a_time_anyway_hears_of_no_obstacle() -> None:
-    assert how_to_decode(architecture("gemma2"), together=False).warnings == []
+    for name in ("gemma2", "llama"):
+        found = how_to_decode(architecture(name), together=False)
+        assert (found.mode, found.warnings) == ("alone", [])
     assert len(how_to_decode(architecture("gemma2")).warnings) == 1
 
 
 def test_rows_reach_beyond_a_window_that_is_not_too_long() -> None:
-    """Only beyond its window does this architecture decode otherwise than it trains."""
+    """Only beyond its window does this architecture decode otherwise than it trains.
+
+    A cache of its own does not help: in one pass it holds as many tokens as there are.
+    """
     model = make_architecture("plamo3", sliding_window=64)
     with pytest.raises(ModelError, match="training would disagree"):
         how_to_decode(model)
@@ -221,9 +185,44 @@ def test_the_probe_leaves_mode_weights_and_random_numbers_alone(training: bool) 
     assert all(mx.array_equal(value, before[name]) for name, value in leaves(model.parameters()))
 
 
-def test_a_refusal_leaves_the_mode_alone_too() -> None:
-    model = make_architecture("plamo3")
+@pytest.mark.parametrize(
+    "make", [lambda: make_architecture("plamo3"), WrongWithCache, FailsWithCache]
+)
+def test_a_refusal_leaves_mode_and_classes_alone_too(make: Callable[[], Any]) -> None:
+    model = make()
     model.train()
-    with pytest.raises(ModelError):
+    kinds = [type(module) for _, module in model.named_modules()]
+    with pytest.raises(ModelError, match="rollouts and training would disagree"):
         how_to_decode(model)
     assert model.training
+    assert [type(module) for _, module in model.named_modules()] == kinds
+    model.eval()
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_run_decodes_as_the_probe_found_and_says_what_is_slower(
+    parallel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On prompts of two lengths, which this architecture cannot decode together."""
+    modes: list[str] = []
+
+    def batches(prompts: Any, group_size: int, mode: Any, most: Any) -> Any:
+        modes.append(mode)
+        return row_batches(prompts, group_size, mode, most)
+
+    monkeypatch.setattr(rollout, "row_batches", batches)
+    library = Library(
+        tmp_path,
+        model=str(make_architecture_folder(tmp_path / "model", "gemma2")),
+        fine_tune_type="full",
+        use_parallel_batch_generation=parallel,
+        num_iterations=2,
+        max_steps=2,
+    )
+    rows = [{"prompt": text} for text in ("1 + 1 =", "12 + 34 =")]
+    assert library.train(rows, rows).status == "completed"
+    for row in library.updates[0].rows:
+        assert row.old_logprobs == pytest.approx(row.sampling_logprobs, abs=1e-4)
+    assert set(modes) == {"equal lengths" if parallel else "alone"}
+    slower = [line for line in library.logs("warn") if "decoded" in line]
+    assert len(slower) == parallel

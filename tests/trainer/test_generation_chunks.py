@@ -3,7 +3,7 @@
 import functools
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import mlx.core as mx
 import pytest
@@ -22,6 +22,7 @@ from grpo_trainer.rollout import (
     decode_greedily,
     sample_groups,
 )
+from grpo_trainer.row_batches import DecodingMode
 from grpo_trainer.row_endings import Endings
 
 PROMPTS = [
@@ -38,9 +39,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "8": {"chunk_size": 8},
     "100": {"chunk_size": 100},
     "all": {},
-    "one at a time": {"together": False},
-    "one at a time whatever the size": {"together": False, "chunk_size": 8},
+    "by length": {"mode": "equal lengths"},
+    "by length, 4": {"mode": "equal lengths", "chunk_size": 4},
+    "by length, 2": {"mode": "equal lengths", "chunk_size": 2},
+    "one at a time": {"mode": "alone"},
+    "one at a time whatever the size": {"mode": "alone", "chunk_size": 8},
 }
+MODES: tuple[DecodingMode, ...] = get_args(DecodingMode)
 each_way = pytest.mark.parametrize("way", WAYS)
 CHUNKS = {
     "1": [1] * 15,
@@ -49,6 +54,9 @@ CHUNKS = {
     "8": [6, 6, 3],
     "100": [15],
     "all": [15],
+    "by length": [3, 6, 3, 3],
+    "by length, 4": [3] * 5,
+    "by length, 2": [2, 1] * 5,
     "one at a time": [1] * 15,
     "one at a time whatever the size": [1] * 15,
 }
@@ -84,7 +92,7 @@ def sampled(name: str, way: str) -> list[Completion]:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "all"])
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_5"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_5", "falcon_h1"])
 def test_the_rows_do_not_depend_on_how_many_are_decoded_at_once(name: str, way: str) -> None:
     whole, found = sampled(name, "all"), sampled(name, way)
     assert len({len(completion.token_ids) for completion in whole}) > 3
@@ -112,7 +120,7 @@ def test_no_more_rows_are_decoded_at_once_than_asked_for(way: str) -> None:
     )
     assert [after - before for before, after in pairwise(ended) if after > before] == CHUNKS[way]
     assert model.most_rows == max(CHUNKS[way])
-    parts = {"1": 3, "2": 2, "one at a time": 3}.get(way.removesuffix(" whatever the size"), 1)
+    parts = -(-GROUP // max(CHUNKS[way]))
     # The last token of a prompt is read on its own.
     assert model.tokens_read == parts * sum(
         len(prompt) - 1 for prompt in PROMPTS if len(prompt) > 2
@@ -158,23 +166,25 @@ def test_the_settings_say_how_many() -> None:
     class Tokenizer:
         eos_token_ids = (1,)
 
-    def of(together: bool = True, **settings: Any) -> tuple[bool, int | None]:
-        found = SamplingOptions.of(GRPOConfig(**settings), Tokenizer(), together=together)
-        return found.together, found.chunk_size
+    def of(mode: DecodingMode = "together", **settings: Any) -> tuple[DecodingMode, int | None]:
+        found = SamplingOptions.of(GRPOConfig(**settings), Tokenizer(), mode=mode)
+        return found.mode, found.chunk_size
 
-    assert of() == (True, None)
-    assert of(generation_chunk_size=5) == (True, 5)
-    assert of(use_parallel_batch_generation=False) == (False, None)
-    assert of(together=False) == (False, None)
+    assert of() == ("together", None)
+    assert of(generation_chunk_size=5) == ("together", 5)
+    assert of("equal lengths", generation_chunk_size=5) == ("equal lengths", 5)
+    assert of("alone") == ("alone", None)
+    for mode in MODES:
+        assert of(mode, use_parallel_batch_generation=False) == ("alone", None)
 
 
 class Seen(Exception):
     """Enough was seen."""
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("mode", MODES)
 def test_training_and_evaluation_decode_as_the_model_needs(
-    together: bool, monkeypatch: pytest.MonkeyPatch
+    mode: DecodingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[SamplingOptions] = []
 
@@ -188,9 +198,7 @@ def test_training_and_evaluation_decode_as_the_model_needs(
     tokenizer = SimpleNamespace(eos_token_ids=(1,))
     nobody: Any = SimpleNamespace(phase=lambda *_: None)
     prompts: Any = [SimpleNamespace(token_ids=[1, 2])]
-    sampler = GroupSampler(
-        None, tokenizer, nobody, prompts, nobody, lambda: False, together=together
-    )
+    sampler = GroupSampler(None, tokenizer, nobody, prompts, nobody, lambda: False, mode=mode)
     with pytest.raises(Seen):
         sampler.sample(PlannedWindow(1, [[0]]), config)
     policy: Any = SimpleNamespace(model=None, source=SimpleNamespace(tokenizer=tokenizer))
@@ -202,5 +210,5 @@ def test_training_and_evaluation_decode_as_the_model_needs(
         stopping=lambda: False,
     )
     with pytest.raises(Seen):
-        Evaluator(policy, nobody, prompts, run, together=together).evaluate_if_due()
-    assert [(found.together, found.chunk_size) for found in seen] == [(together, 3)] * 2
+        Evaluator(policy, nobody, prompts, run, mode=mode).evaluate_if_due()
+    assert [(found.mode, found.chunk_size) for found in seen] == [(mode, 3)] * 2

@@ -94,7 +94,7 @@ def test_a_learning_rate_that_would_not_show_in_float32_is_raised(
 def test_a_model_that_decodes_one_row_at_a_time_gets_a_warning(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Decoding("qwen3", together_obstacle="fails: no merge")
+    slow = Decoding("qwen3", "alone", "fails: no merge")
     monkeypatch.setattr(bench, "how_to_decode", lambda *_, **__: slow)
     report = selftest(capsys)
     assert report.code == 0

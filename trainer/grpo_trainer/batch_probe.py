@@ -8,20 +8,28 @@ alone. Shapes: B rows, T tokens of a row, V vocabulary.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_trainer.errors import ModelError
-from grpo_trainer.prompt_reading import keep_rows, read_prompt, read_prompts
-from grpo_trainer.trees import leaves, number
+from grpo_trainer.fresh_caches import make_fresh_caches
+from grpo_trainer.number_format import coarsest_format
+from grpo_trainer.prompt_reading import read_prompts, row_keeper
+from grpo_trainer.row_batches import DecodingMode, row_batches
+from grpo_trainer.trees import number
 
 LONGEST_ROW = 160
 """Tokens that a row of the probe may have, so that windows shorter than that come into play."""
 
-_PROMPT_LENGTHS = (1, 4, 9)
+_MODES: tuple[DecodingMode, ...] = ("together", "equal lengths", "alone")
+"""The fastest first."""
+_SHORT_PROMPTS = (1, 4, 4, 9)
+"""Their lengths: two are read in one pass."""
 _FORCED = 4
 _LEAVING_AFTER = (2, _FORCED)
 """Forced tokens after which the rows of a group leave."""
@@ -42,15 +50,17 @@ class Decoding:
     """What is safe with one model. An obstacle says in one line what came out wrong."""
 
     model_type: str = ""
+    mode: DecodingMode = "together"
+    """The fastest way to decode that is right, of those that were asked for."""
     together_obstacle: str | None = None
-    """Why rows cannot share a forward pass while decoding."""
+    """Why rows of any prompts cannot share a forward pass while decoding."""
     padding_obstacle: str | None = None
     """Why rows of unlike lengths cannot share a forward pass in training."""
 
     @property
     def together(self) -> bool:
-        """Whether rows may be decoded together."""
-        return self.together_obstacle is None
+        """Whether rows of any prompts may be decoded together."""
+        return self.mode == "together"
 
     @property
     def padded(self) -> bool:
@@ -62,9 +72,14 @@ class Decoding:
         """One line for each thing that will be slower than asked for."""
         told = []
         if self.together_obstacle is not None:
+            slow = {
+                "equal lengths": "prompts of unlike lengths are decoded one after the other, each "
+                "with all of its completions, which is slower",
+                "alone": "completions are decoded one at a time, which is slow",
+            }[self.mode]
             told.append(
-                f"model_type={self.model_type!r}: completions are decoded one at a time, which is "
-                f"slow; decoding them together {self.together_obstacle}"
+                f"model_type={self.model_type!r}: {slow}; decoding them together "
+                f"{self.together_obstacle}"
             )
         if self.padding_obstacle is not None:
             told.append(
@@ -90,42 +105,60 @@ def how_to_decode(model: Any, *, together: bool = True, longest: int = LONGEST_R
     Takes a few forward passes over short rows; weights, mode and the random state stay as they
     are. Rows reach beyond the model's window where that takes no more than `longest` tokens; a
     longer window is not tried out. `together=False` does not ask for more than one row at a time.
+
+    A model that computes something else without a cache than with one, but the same in one pass
+    as token by token when it has one, makes itself a fresh one from now on: see `fresh_caches`.
     Raises `ModelError` when even one row alone decodes otherwise than training would score it.
     """
     name = _model_type(model)
     was_training = model.training
     model.eval()
     try:
-        tolerance = _tolerance(model)
-        rows = _rows(model, name, longest)
-        ragged = rows[:: len(_LEAVING_AFTER)]
-        padded = _obstacle(lambda: _padded_logits(model, ragged), ragged, tolerance)
-        obstacle = None
-        if together:
-            obstacle = _obstacle(lambda: _batched_logits(model, rows), rows, tolerance)
-        if obstacle is not None or not together:
-            alone = _obstacle(lambda: [_cached_logits(model, row) for row in rows], rows, tolerance)
-            if alone is not None:
+        modes = _MODES if together else _MODES[-1:]
+        found, obstacle = _tried(model, name, modes, longest)
+        if found is None:
+            undo = make_fresh_caches(model)
+            with suppress(ModelError):
+                found, _ = _tried(model, name, modes, longest)
+            if found is None:
+                undo()
                 raise ModelError(
                     f"model_type={name!r}: rollouts and training would disagree: decoding with a "
-                    f"cache {alone}; use another model"
+                    f"cache {obstacle}; use another model"
                 )
-        return Decoding(name, obstacle, padded)
+        return found
     finally:
         model.train(was_training)
+
+
+def _tried(
+    model: Any, name: str, modes: Sequence[DecodingMode], longest: int
+) -> tuple[Decoding | None, str | None]:
+    """The first of `modes` that is right, if any is, and what is wrong with the last one tried."""
+    rows, tolerance = _rows(model, name, longest), _tolerance(model)
+    why_not_first = None
+    for mode in modes:
+        obstacle = _obstacle(partial(_cached_logits, model, rows, mode), rows, tolerance)
+        if obstacle is None:
+            ragged = rows[:: len(_LEAVING_AFTER)]
+            padded = _obstacle(partial(_padded_logits, model, ragged), ragged, tolerance)
+            return Decoding(name, mode, why_not_first, padded), None
+        why_not_first = why_not_first or obstacle
+    return None, obstacle
 
 
 def _rows(model: Any, name: str, longest: int) -> list[_Row]:
     """Groups of rows for prompts of unlike lengths, on both sides of a short window."""
     try:
         vocabulary = model(mx.array([[0]])).shape[-1]
-        lengths = set(_PROMPT_LENGTHS)
-        for window in _windows(make_prompt_cache(model)):
+        lengths = list(_SHORT_PROMPTS)
+        for window in set(_windows(make_prompt_cache(model))):
             if window + _FORCED <= longest:
-                lengths |= {max(1, window - 2), window + 3}
+                lengths += [max(1, window - 2), window + 3]
         rows = []
-        for length in sorted(lengths):
-            prompt = [(11 * place + 7 * length) % vocabulary for place in range(length)]
+        for number_of_prompt, length in enumerate(sorted(lengths)):
+            start = 7 * length + 3 * number_of_prompt
+            prompt = [(11 * place + start) % vocabulary for place in range(length)]
             for member in range(len(_LEAVING_AFTER)):
                 forced = [
                     (5 * place + 13 * member + length) % vocabulary for place in range(_FORCED)
@@ -159,42 +192,37 @@ def _padded_logits(model: Any, rows: Sequence[_Row]) -> list[mx.array]:
     return [logits[span] for logits, span in zip(logits_B_T_V, spans, strict=True)]
 
 
-def _cached_logits(model: Any, row: _Row) -> mx.array:
-    """As a row decoded on its own sees them."""
-    logits, cache = read_prompt(model, row.prompt)
-    seen = [logits[0]]
-    for token in row.forced:
-        seen.append(model(mx.array([[token]]), cache=cache)[0, -1])
-    return mx.stack(seen)
-
-
-def _batched_logits(model: Any, rows: Sequence[_Row]) -> list[mx.array]:
-    """As rows decoded together see them, until each leaves."""
-    group_size = len(_LEAVING_AFTER)
-    leaving = _leaving(len(rows))
-    logits, cache = read_prompts(model, [row.prompt for row in rows[::group_size]], group_size)
-    seen = [[line] for line in logits]
-    active = list(range(len(rows)))
-    for position in range(_FORCED):
-        tokens = mx.array([[rows[row].forced[position]] for row in active])
-        logits = model(tokens, cache=cache)[:, -1]
+def _cached_logits(model: Any, rows: Sequence[_Row], mode: DecodingMode) -> list[mx.array]:
+    """As rows decoded in this mode see them, until each leaves."""
+    group_size, keep_rows = len(_LEAVING_AFTER), row_keeper(mode)
+    prompts = [row.prompt for row in rows[::group_size]]
+    seen: list[list[mx.array]] = [[] for _ in rows]
+    for batch in row_batches(prompts, group_size, mode):
+        active = batch.row_numbers
+        leaving = dict(zip(active, _leaving(len(active), mode), strict=True))
+        logits, cache = read_prompts(model, batch.prompts, batch.rows_each, mode)
         for row, line in zip(active, logits, strict=True):
             seen[row].append(line)
-        going = [place for place, row in enumerate(active) if leaving[row] > position + 1]
-        if going and len(going) < len(active):
-            keep_rows(cache, mx.array(going))
-            active = [active[place] for place in going]
+        for position in range(_FORCED):
+            tokens = mx.array([[rows[row].forced[position]] for row in active])
+            logits = model(tokens, cache=cache)[:, -1]
+            for row, line in zip(active, logits, strict=True):
+                seen[row].append(line)
+            going = [place for place, row in enumerate(active) if leaving[row] > position + 1]
+            if going and len(going) < len(active):
+                keep_rows(cache, mx.array(going))
+                active = [active[place] for place in going]
     return [mx.stack(lines) for lines in seen]
 
 
-def _leaving(num_rows: int) -> list[int]:
-    """Forced tokens after which each row leaves.
-
-    The longest prompt, which the others are padded to, goes with the first: caches then give its
-    place back.
-    """
+def _leaving(num_rows: int, mode: DecodingMode) -> list[int]:
+    """Forced tokens after which each row of a batch leaves."""
     size = len(_LEAVING_AFTER)
-    return list(_LEAVING_AFTER) * (num_rows // size - 1) + [_LEAVING_AFTER[0]] * size
+    leaving = [_LEAVING_AFTER[row % size] for row in range(num_rows)]
+    if mode == "together":
+        # The longest prompt, which the others are padded to: caches then give its place back.
+        leaving[-size:] = [_LEAVING_AFTER[0]] * size
+    return leaving
 
 
 def _obstacle(
@@ -228,14 +256,12 @@ def _distance(found_T_V: mx.array, row: _Row) -> float:
 def _tolerance(model: Any) -> float:
     """By the coarsest of the model's number formats.
 
-    Sums in another order are off by 1e-5 of the spread in float32. In bfloat16 they are by some
-    percent after dozens of layers, more where an expert was chosen by a hair. Without its padding
-    mask, or with positions off by one, a pretrained model is off by 300 % and more.
+    Sums in another order are off by 1e-5 of the spread in float32. In tf32 they were seen to be by
+    1 %, and by 6 % with 4-bit weights; in bfloat16 by some percent after dozens of layers, more
+    where an expert was chosen by a hair. Without its padding mask, or with positions off by one, a
+    pretrained model is off by 300 % and more.
     """
-    kinds = {value.dtype for _, value in leaves(model.parameters())}
-    if mx.bfloat16 in kinds:
-        return 0.2
-    return 0.05 if mx.float16 in kinds else 1e-3
+    return {"float32": 1e-3, "float16": 0.05}.get(coarsest_format(model), 0.2)
 
 
 def _model_type(model: Any) -> str:

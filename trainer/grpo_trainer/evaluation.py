@@ -8,6 +8,7 @@ from grpo_trainer.policy import Policy
 from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, decode_greedily
+from grpo_trainer.row_batches import DecodingMode
 from grpo_trainer.run import Run
 from grpo_trainer.scoring import batch_for_rewards
 from grpo_trainer.summary import known_mean, mean_of
@@ -25,11 +26,11 @@ class Evaluator:
         prompts: Sequence[EncodedPrompt],
         run: Run,
         *,
-        together: bool = True,
+        mode: DecodingMode = "together",
     ) -> None:
-        """`together`: whether the model's rows may share a forward pass while decoding."""
+        """`mode`: which of the model's rows may share a forward pass while decoding."""
         self._policy = policy
-        self._together = together
+        self._mode = mode
         self._scorer = scorer
         self._prompts = prompts
         self._run = run
@@ -47,7 +48,7 @@ class Evaluator:
             self._policy.source.tokenizer,
             self._prompts,
             self._scorer,
-            SamplingOptions.of(run.config, self._policy.source.tokenizer, together=self._together),
+            SamplingOptions.of(run.config, self._policy.source.tokenizer, mode=self._mode),
             step=run.step,
             on_progress=lambda done, total: run.reporter.phase(run.step, "evaluating", done, total),
             should_stop=run.stopping,

@@ -12,6 +12,7 @@ from grpo_trainer.prompts import EncodedPrompt
 from grpo_trainer.rewards.types import Scorer
 from grpo_trainer.rollout import SamplingOptions, sample_groups
 from grpo_trainer.rollout_batch import ScoredGroup
+from grpo_trainer.row_batches import DecodingMode
 from grpo_trainer.scoring import batch_for_rewards
 from grpo_trainer.stopwatch import Stopwatch
 from grpo_trainer.summary import has_spread
@@ -39,16 +40,16 @@ class GroupSampler:
         reporter: Reporter,
         should_stop: Callable[[], bool],
         *,
-        together: bool = True,
+        mode: DecodingMode = "together",
     ) -> None:
-        """`together`: whether the model's rows may share a forward pass while decoding."""
+        """`mode`: which of the model's rows may share a forward pass while decoding."""
         self._model = model
         self._tokenizer = tokenizer
         self._scorer = scorer
         self._prompts = prompts
         self._reporter = reporter
         self._should_stop = should_stop
-        self._together = together
+        self._mode = mode
         self.generation_time = 0.0
         """Seconds spent sampling so far."""
         self.reward_time = 0.0
@@ -110,7 +111,7 @@ class GroupSampler:
             self._model,
             [prompt.token_ids for prompt in prompts],
             size,
-            SamplingOptions.of(config, self._tokenizer, together=self._together),
+            SamplingOptions.of(config, self._tokenizer, mode=self._mode),
             step=step,
             first_row=groups_before * size,
             on_token=lambda done, total: self._reporter.phase(step, "generating", done, total),

@@ -5,20 +5,46 @@ together; those of different lengths never share a forward pass, so none ever at
 Shapes: P prompts, G completions each, B = P·G rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
+
+from grpo_trainer.cache_rows import keep_rows_of_batch, keep_rows_of_plain
+from grpo_trainer.row_batches import DecodingMode
 
 TOKENS_AT_ONCE = 8192
 """Tokens in one forward pass, over all its prompts: bounds the memory of the activations."""
 
 
 def read_prompts(
+    model: Any, prompts: Sequence[Sequence[int]], group_size: int, mode: DecodingMode
+) -> tuple[mx.array, list[Any]]:
+    """Logits [B, V] after each prompt, and a cache for every layer, rows by prompt.
+
+    All of one length unless rows are decoded together, and a single row if alone: then it asks
+    nothing of a cache but to be filled, so it is right for every kind of it.
+    """
+    if mode == "together":
+        return _read_into_batch(model, prompts, group_size)
+    cache = make_prompt_cache(model)
+    logits = _read(model, mx.array([list(prompt) for prompt in prompts]), cache)
+    if group_size > 1:
+        rows = mx.repeat(mx.arange(len(prompts)), group_size)
+        keep_rows_of_plain(cache, rows)
+        logits = logits[rows]
+    return logits, cache
+
+
+def row_keeper(mode: DecodingMode) -> Callable[[Sequence[Any], mx.array], None]:
+    """What leaves some rows, in a given order, in a cache that was filled in this mode."""
+    return keep_rows_of_batch if mode == "together" else keep_rows_of_plain
+
+
+def _read_into_batch(
     model: Any, prompts: Sequence[Sequence[int]], group_size: int
 ) -> tuple[mx.array, list[Any]]:
-    """Logits [B, V] after each prompt, and a batched cache for every layer, rows by prompt."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(place)
@@ -30,27 +56,12 @@ def read_prompts(
     for _, more in read[1:]:
         for layer, other in zip(cache, more, strict=True):
             layer.extend(other)
-    keep_rows(cache, rows)
+    keep_rows_of_batch(cache, rows)
     return mx.concatenate([logits for logits, _ in read])[rows], cache
 
 
-def read_prompt(model: Any, prompt: Sequence[int]) -> tuple[mx.array, list[Any]]:
-    """Logits [1, V] after one prompt, and the model's own cache, as if no other row existed.
-
-    It asks nothing of a cache but to be filled, so it is right for every kind of it.
-    """
-    cache = make_prompt_cache(model)
-    return _read(model, mx.array([list(prompt)]), cache), cache
-
-
-def keep_rows(cache: Sequence[Any], rows: mx.array) -> None:
-    """Leaves `rows`, in that order, in every layer of a batched cache."""
-    for layer in cache:
-        layer.filter(rows)
-
-
 def _read_equals(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[mx.array, list[Any]]:
-    """Logits [P, V] and the cache after prompts of one length."""
+    """Logits [P, V] and the batch cache after prompts of one length."""
     layers = zip(*(make_prompt_cache(model) for _ in prompts), strict=True)
     cache = [layer[0].merge(list(layer)) for layer in layers]
     return _read(model, mx.array([list(prompt) for prompt in prompts]), cache), cache

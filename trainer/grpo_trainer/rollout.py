@@ -1,12 +1,12 @@
 """Samples completions for a batch of prompts: all rows together, some at a time, or one by one.
 
-Each prompt is prefilled once for the rows that are decoded together; its cache is copied to them.
+Each prompt is prefilled once for the rows that are decoded at once; its cache is copied to them.
 Rows that ended leave the batch, so the tail of a long completion does not drag the others along.
 What a row is does not depend on the rows that it is decoded with. Shapes: P prompts, G completions
 each, B rows still decoding, V vocabulary, H tokens that penalties look back on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -15,8 +15,9 @@ import mlx.core as mx
 from grpo_protocol.config import GRPOConfig
 from grpo_protocol.messages import FinishReason
 from grpo_trainer.distribution import Distribution, last_tokens
-from grpo_trainer.prompt_reading import keep_rows, read_prompt, read_prompts
+from grpo_trainer.prompt_reading import read_prompts, row_keeper
 from grpo_trainer.randomness import token_keys
+from grpo_trainer.row_batches import DecodingMode, RowBatch, row_batches
 from grpo_trainer.row_endings import Ending, Endings
 
 
@@ -77,21 +78,22 @@ class SamplingOptions:
     distribution: Distribution = field(default_factory=Distribution)
     endings: Endings = field(default_factory=Endings)
     seed: int = 0
-    together: bool = True
-    """Whether rows may share a forward pass. Without it each has a cache of the model's own kind,
-    which some architectures need."""
+    mode: DecodingMode = "together"
+    """Which rows may share a forward pass: what the model's caches are right for."""
     chunk_size: int | None = None
-    """Most rows that are decoded together; None for all."""
+    """Most rows that are decoded at once; None for all that may be."""
 
     @classmethod
-    def of(cls, config: GRPOConfig, tokenizer: Any, *, together: bool = True) -> "SamplingOptions":
-        """As `config` says, for a model with this tokenizer that can decode rows `together`."""
+    def of(
+        cls, config: GRPOConfig, tokenizer: Any, *, mode: DecodingMode = "together"
+    ) -> "SamplingOptions":
+        """As `config` says, for a model with this tokenizer that can be decoded in this `mode`."""
         return cls(
             max_tokens=config.max_completion_length,
             distribution=Distribution.of(config),
             endings=Endings.of(config, tokenizer),
             seed=config.seed,
-            together=together and config.use_parallel_batch_generation,
+            mode=mode if config.use_parallel_batch_generation else "alone",
             chunk_size=config.generation_chunk_size,
         )
 
@@ -164,36 +166,6 @@ class _Row:
         return Completion(self.token_ids, self.ending.reason, self.logprobs, self.ending.stop_text)
 
 
-class _Chunk(NamedTuple):
-    """Rows that are decoded together: as many of each of its prompts."""
-
-    first_row: int
-    prompts: Sequence[Sequence[int]]
-    rows_each: int
-
-    @property
-    def row_numbers(self) -> list[int]:
-        return list(range(self.first_row, self.first_row + len(self.prompts) * self.rows_each))
-
-
-def _chunks(
-    prompts: Sequence[Sequence[int]], group_size: int, options: SamplingOptions
-) -> Iterator[_Chunk]:
-    """Whole groups as far as they fit, so that a prompt is read once; parts of one where not."""
-    most = options.chunk_size or max(1, len(prompts) * group_size)
-    if not options.together:
-        most = 1
-    if most >= group_size:
-        count = most // group_size
-        for start in range(0, len(prompts), count):
-            yield _Chunk(start * group_size, prompts[start : start + count], group_size)
-        return
-    for place, prompt in enumerate(prompts):
-        for start in range(0, group_size, most):
-            size = min(most, group_size - start)
-            yield _Chunk(place * group_size + start, [prompt], size)
-
-
 def _decode(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -204,33 +176,32 @@ def _decode(
     should_stop: Callable[[], bool],
 ) -> list[Completion]:
     rows = [_Row() for _ in range(len(prompts) * group_size)]
+    waiting = len(rows)
 
-    def after_token(num_ended: int) -> None:
-        on_token(num_ended, len(rows))
+    def after_token(num_going: int) -> None:
+        on_token(len(rows) - waiting - num_going, len(rows))
         if should_stop():
             raise Interrupted
 
-    for chunk in _chunks(prompts, group_size, options):
-        _decode_chunk(model, chunk, rows, options, draw, after_token)
+    for batch in row_batches(prompts, group_size, options.mode, options.chunk_size):
+        waiting -= len(batch.row_numbers)
+        _decode_batch(model, batch, rows, options, draw, after_token)
     return [row.finished() for row in rows]
 
 
-def _decode_chunk(
+def _decode_batch(
     model: Any,
-    chunk: _Chunk,
+    batch: RowBatch,
     rows: Sequence[_Row],
     options: SamplingOptions,
     draw: Draw,
     after_token: Callable[[int], None],
 ) -> None:
-    """Fills the chunk's own of all `rows`; those before them have ended."""
-    active = chunk.row_numbers
-    end = active[-1] + 1
-    if options.together:
-        logits, cache = read_prompts(model, chunk.prompts, chunk.rows_each)
-    else:
-        logits, cache = read_prompt(model, chunk.prompts[0])
-    history = _prompt_history(chunk.prompts, chunk.rows_each, options.distribution.history_size)
+    """Fills the batch's own of all `rows`; `after_token` hears how many of them go on."""
+    active = batch.row_numbers
+    logits, cache = read_prompts(model, batch.prompts, batch.rows_each, options.mode)
+    keep_rows = row_keeper(options.mode)
+    history = _prompt_history(batch.prompts, batch.rows_each, options.distribution.history_size)
     drawn = draw(_State(logits, history), 0, mx.array(active))
     for position in range(options.max_tokens):
         following = None
@@ -242,12 +213,13 @@ def _decode_chunk(
             following = draw(_State(logits, history), position + 1, mx.array(active))
             mx.async_eval(*following)
         going = _append(drawn, [rows[row] for row in active], options.endings)
-        after_token(end if following is None else end - len(going))
+        after_token(0 if following is None else len(going))
         if not going or following is None:
             break
         drawn = following
         if len(going) < len(active):
-            drawn, history = _keep(going, drawn, history, cache)
+            keep_rows(cache, mx.array(going))
+            drawn, history = _keep(going, drawn, history)
             active = [active[place] for place in going]
 
 
@@ -270,11 +242,10 @@ def _append(drawn: _Drawn, rows: Sequence[_Row], endings: Endings) -> list[int]:
 
 
 def _keep(
-    going: list[int], drawn: _Drawn, history: mx.array | None, cache: list[Any]
+    going: list[int], drawn: _Drawn, history: mx.array | None
 ) -> tuple[_Drawn, mx.array | None]:
-    """Takes the rows that ended out of everything that has a row for each."""
+    """Both without the rows that ended."""
     keep = mx.array(going)
-    keep_rows(cache, keep)
     logprobs = None if drawn.logprobs_B is None else drawn.logprobs_B[keep]
     return _Drawn(drawn.tokens_B[keep], logprobs), None if history is None else history[keep]
 

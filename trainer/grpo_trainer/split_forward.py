@@ -30,7 +30,7 @@ class SplitForward:
     def of(cls, model: Any) -> "SplitForward | None":
         """The halves of `model`; None when together they do not give what the whole gives."""
         ids = mx.array([[1, 2, 3]])
-        for backbone in _candidates(model):
+        for backbone in backbones(model):
             split = cls(model, backbone)
             try:
                 whole, halves = model(ids)[0], split.logits(split.hidden(ids)[0])
@@ -78,7 +78,7 @@ def head_parameters(model: Any, split: SplitForward) -> frozenset[str]:
     return frozenset(name for name, slope in slopes.items() if mx.any(slope != 0).item())
 
 
-def _candidates(model: Any) -> Iterator[Any]:
+def backbones(model: Any) -> Iterator[Any]:
     """Modules that hold the list of layers, except the model itself."""
     first = model.layers[0] if getattr(model, "layers", None) else None
     if first is None:

@@ -149,8 +149,8 @@ class GRPOTrainer:
             )
             for level, note in notes:
                 run.reporter.log(level, note)
-            together = self._decoding.together
-            evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run, together=together)
+            mode = self._decoding.mode
+            evaluator = Evaluator(self.policy, self.scorer, eval_prompts, run, mode=mode)
             sampler = GroupSampler(
                 self.policy.model,
                 self.policy.source.tokenizer,
@@ -158,7 +158,7 @@ class GRPOTrainer:
                 prompts,
                 run.reporter,
                 run.stopping,
-                together=together,
+                mode=mode,
             )
             status = self._run_to_the_end(run, sampler, prompts, evaluator)
             return TrainResult(

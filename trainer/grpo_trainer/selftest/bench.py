@@ -137,7 +137,7 @@ class Bench:
         return SamplingOptions.of(
             self.config,
             self.policy.source.tokenizer,
-            together=decoding is not None and decoding.together,
+            mode="alone" if decoding is None else decoding.mode,
         )
 
     @remembered

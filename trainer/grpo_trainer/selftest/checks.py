@@ -46,11 +46,11 @@ def batch_decodes_as_single_rows(bench: Bench) -> Finding:
     options = replace(
         bench.sampling, max_tokens=_GREEDY_TOKENS, distribution=Distribution(), chunk_size=None
     )
-    if not options.together:
+    if options.mode == "alone":
         return Finding("ok", "one row at a time, as use_parallel_batch_generation=false asks")
     model, prompts = bench.policy.model, bench.prompts
     together = decode_greedily(model, prompts, options)
-    alone = decode_greedily(model, prompts, replace(options, together=False))
+    alone = decode_greedily(model, prompts, replace(options, mode="alone"))
     gaps = [
         _gap(model, prompt, *pair)
         for prompt, *pair in zip(prompts, together, alone, strict=True)

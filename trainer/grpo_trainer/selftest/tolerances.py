@@ -1,15 +1,13 @@
 """How far apart two ways to compute the same may be, by the coarsest number format of a model.
 
-A float32 sum in another order is off by about 1e-6 of its size. bfloat16 has 8 significant bits
-and float16 has 11, so a logit of 16 is known to 0.06 and to 0.008: log-probs of single tokens from
-passes of other shapes differ by that and more, their mean over a few rows by much less.
+A float32 sum in another order is off by about 1e-6 of its size. bfloat16 has 8 significant bits,
+float16 and tf32 have 11, so a logit of 16 is known to 0.06 and to 0.008: log-probs of single tokens
+from passes of other shapes differ by that and more, their mean over a few rows by much less.
 """
 
 from typing import Any, NamedTuple
 
-import mlx.core as mx
-
-from grpo_trainer.trees import leaves
+from grpo_trainer.number_format import NumberFormat, coarsest_format
 
 
 class Tolerances(NamedTuple):
@@ -31,16 +29,15 @@ class Tolerances(NamedTuple):
     """Share of the rise that the gradient promises which has to come."""
 
 
-_OF = {
+_OF: dict[NumberFormat, Tolerances] = {
     "float32": Tolerances("float32", 1e-3, 1e-4, 1e-5, 1e-3, (1e-2, 1e-3, 1e-4), 0.9),
+    "tf32": Tolerances("float32 (tf32)", 0.1, 0.01, 1e-2, 0.1, (0.03, 0.1, 0.3), 0.25),
     "float16": Tolerances("float16", 0.1, 0.01, 1e-2, 0.05, (0.03, 0.1, 0.3), 0.25),
-    "bfloat16": Tolerances("bfloat16", 0.5, 0.05, 5e-2, 0.2, (0.1, 0.3, 1.0), 0.25),
+    # Of a move in full fine-tuning only what crosses a rounding border reaches the model.
+    "bfloat16": Tolerances("bfloat16", 0.5, 0.05, 5e-2, 0.2, (0.1, 0.3, 1.0), 0.05),
 }
 
 
 def tolerances_of(model: Any) -> Tolerances:
     """Those of the coarsest format in `model`."""
-    kinds = {value.dtype for _, value in leaves(model.parameters())}
-    if mx.bfloat16 in kinds:
-        return _OF["bfloat16"]
-    return _OF["float16" if mx.float16 in kinds else "float32"]
+    return _OF[coarsest_format(model)]

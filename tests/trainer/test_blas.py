@@ -22,6 +22,7 @@ mapped = open("/proc/self/maps").read() if os.path.exists("/proc/self/maps") els
 print(json.dumps({
     "library": found.library, "problem": found.problem, "openblas": "openblas" in mapped,
     "kernels": os.environ.get("TMPDIR"), "before": before, "python": tempfile.gettempdir(),
+    "buffers": os.environ.get("MLX_MAX_MB_PER_BUFFER"),
     "compile": os.environ.get("MLX_DISABLE_COMPILE"), "mlx": "mlx.core" in sys.modules,
     "global": hasattr(ctypes.CDLL(None), "cblas_sgemm"),
 }))
@@ -111,6 +112,12 @@ def test_a_kernel_that_a_crash_cut_is_removed_and_a_whole_one_kept(
 @linux
 def test_without_a_compiler_mlx_does_not_try_to_compile(load: Load) -> None:
     assert load(PATH="/nonexistent")["compile"] == "1"
+
+
+@linux
+def test_memory_on_a_gpu_is_freed_early_unless_someone_chose_otherwise(load: Load) -> None:
+    assert load()["buffers"] == "50"
+    assert load(MLX_MAX_MB_PER_BUFFER="1000")["buffers"] == "1000"
 
 
 def test_a_fast_machine_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ def load() -> Blas:
         return Blas("system")
     if "mlx.core" in sys.modules:
         return Blas(None, "late")
+    _free_buffers_early()
     _use_private_kernel_folder()
     _compile_only_with_a_compiler()
     if wanted := os.environ.get("GRPO_BLAS"):
@@ -121,6 +122,15 @@ def _compile_only_with_a_compiler() -> None:
     """mlx compiles fused CPU kernels with the machine's C++ compiler, which may be absent."""
     if shutil.which("g++") is None:
         os.environ.setdefault("MLX_DISABLE_COMPILE", "1")
+
+
+def _free_buffers_early() -> None:
+    """mlx on CUDA frees what an operation read only when a whole batch of them is done.
+
+    Smaller batches cost no time that shows, and without them gradient checkpointing saves little:
+    28 layers of 8 × 1536 tokens peaked at 14.1 GB, and at 3.8 GB with 50 MB a batch.
+    """
+    os.environ.setdefault("MLX_MAX_MB_PER_BUFFER", "50")
 
 
 def _use_private_kernel_folder() -> None:

@@ -82,7 +82,7 @@ def test_rows_that_cannot_share_a_pass_even_at_one_length_are_decoded_alone(
     make: Callable[[], Any], reason: str
 ) -> None:
     found = how_to_decode(make())
-    assert (found.mode, found.together, found.padded) == ("alone", False, True)
+    assert (found.mode, found.padded) == ("alone", True)
     (warning,) = found.warnings
     assert warning.startswith("model_type='llama': completions are decoded one at a time, which")
     assert "\n" not in warning
@@ -97,12 +97,12 @@ def test_the_fault_of_a_model_that_masks_tokens_is_found_too() -> None:
     class Faulty(MasksTokens, OnePosition):
         pass
 
-    assert not how_to_decode(Faulty()).together
+    assert how_to_decode(Faulty()).mode != "together"
 
 
 def test_rows_that_disturb_each_other_in_training_are_trained_alone() -> None:
     found = how_to_decode(SeesOtherRows())
-    assert found.together
+    assert found.mode == "together"
     assert not found.padded
     (warning,) = found.warnings
     assert warning.startswith("model_type='llama': rows are trained one at a time")
@@ -140,7 +140,7 @@ def test_rows_reach_beyond_a_window_that_is_not_too_long() -> None:
     model = make_architecture("plamo3", sliding_window=64)
     with pytest.raises(ModelError, match="training would disagree"):
         how_to_decode(model)
-    assert how_to_decode(model, longest=67).together
+    assert how_to_decode(model, longest=67).mode == "together"
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
@@ -149,7 +149,7 @@ def test_rounding_in_half_precision_is_no_fault_and_a_fault_is_one(name: str, dt
     model = make_architecture(name)
     model.set_dtype(dtype)
     assert how_to_decode(model) == Decoding(model.model_type)
-    assert not how_to_decode(OnePosition(model=model)).together
+    assert how_to_decode(OnePosition(model=model)).mode != "together"
 
 
 class Noisy(nn.Module):  # type: ignore[misc, name-defined]
@@ -179,7 +179,7 @@ def test_the_probe_leaves_mode_weights_and_random_numbers_alone(training: bool) 
     mx.random.seed(5)
     expected = mx.random.uniform(shape=(4,)).tolist()
     mx.random.seed(5)
-    assert how_to_decode(model).together
+    assert how_to_decode(model).mode == "together"
     assert mx.random.uniform(shape=(4,)).tolist() == expected
     assert {module.training for module in model.modules()} == {training}
     assert all(mx.array_equal(value, before[name]) for name, value in leaves(model.parameters()))

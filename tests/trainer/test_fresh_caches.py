@@ -30,7 +30,7 @@ IDS = mx.array([[(7 * place + start) % 128 for place in range(3 * WINDOW)] for s
 
 def prepared() -> Any:
     model = make_architecture(NAME)
-    assert how_to_decode(model).together
+    assert how_to_decode(model).mode == "together"
     return model
 
 
@@ -81,7 +81,7 @@ def test_no_other_kind_of_model_is_changed() -> None:
 def test_a_model_that_is_right_already_is_left_as_it_is() -> None:
     model = prepared()
     kinds = [type(module) for _, module in model.named_modules()]
-    assert how_to_decode(model).together
+    assert how_to_decode(model).mode == "together"
     assert [type(module) for _, module in model.named_modules()] == kinds
 
 

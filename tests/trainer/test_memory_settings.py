@@ -21,6 +21,7 @@ from learners import (
     cut,
     largest,
     largest_difference,
+    learner_by_position,
     make_learner,
     make_rows,
     off_policy_rows,
@@ -101,6 +102,36 @@ def test_checkpoints_train_every_weight_in_full_fine_tuning(kind: Kind) -> None:
     assert largest_difference(found, expected) <= 1e-6 * max(1.0, largest(expected)) * 5
     for name, slope in found.items():
         assert number(mx.abs(slope).max()) > 0, name
+
+
+@pytest.mark.parametrize("bound", [{}, {"lm_head_chunk_size": 2}], ids=["at once", "in pieces"])
+def test_dropout_drops_the_same_when_a_layer_is_computed_once_more(bound: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"lora_dropout": 0.3, **bound}
+    expected = learner_with(**settings).gradient([make_rows()], config_of(**settings), seed=7)
+    other = learner_with(**settings).gradient([make_rows()], config_of(**settings), seed=8)
+    settings["gradient_checkpointing"] = True
+    found = learner_with(**settings).gradient([make_rows()], config_of(**settings), seed=7)
+    scale = largest(copy_of(expected.gradients))
+    same = largest_difference(copy_of(found.gradients), copy_of(expected.gradients))
+    assert same <= 5e-6 * max(scale, 1.0)
+    unlike = largest_difference(copy_of(other.gradients), copy_of(expected.gradients))
+    assert unlike > 0.01 * scale
+
+
+def test_a_gradient_that_fails_leaves_the_model_ready_to_sample() -> None:
+    learner = learner_with()
+    with (
+        patch.object(SplitForward, "hidden", side_effect=RuntimeError("no memory")),
+        pytest.raises(RuntimeError, match="no memory"),
+    ):
+        learner.gradient([make_rows()], config_of())
+    assert not learner.policy.model.training
+
+
+def test_a_model_of_unknown_sizes_takes_one_row_at_a_time() -> None:
+    config = config_of()
+    chunks = row_chunks.RowChunks(learner_by_position(config).policy.model, config)
+    assert [len(chunk) for chunk in chunks.of(make_rows())] == [1] * len(make_rows())
 
 
 def test_layers_are_checkpointed_while_a_gradient_is_computed_and_not_in_rollouts() -> None:

@@ -16,7 +16,7 @@ from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import ConfigError, validate_config
 from grpo_protocol.settings.kinds import Count, Positive
 from grpo_protocol.settings.model import FineTuneType
-from grpo_trainer.errors import ModelError
+from grpo_trainer.errors import ModelError, first_line
 from grpo_trainer.tensor_file import read_tensors
 from grpo_trainer.trees import ParameterTree, leaves
 
@@ -62,7 +62,10 @@ class AdapterFolder:
         return cls(name, settings, _read_weights(folder, name, settings["lora_rank"]))
 
     def apply_to(self, config: GRPOConfig) -> GRPOConfig:
-        """`config` with the folder's settings. Raises `ConfigError` where `config` has others."""
+        """`config` with the folder's settings.
+
+        Raises `ConfigError` where `config` has one that is neither the folder's nor the default.
+        """
         defaults = {field.name: field for field in msgspec.structs.fields(config)}
         for key, value in self.settings.items():
             asked, field = getattr(config, key), defaults[key]
@@ -102,6 +105,13 @@ def with_adapter_settings(config: GRPOConfig) -> GRPOConfig:
     return AdapterFolder.read(config.adapter_path).apply_to(config)
 
 
+def adapter_note(config: GRPOConfig) -> str:
+    """What the adapters are that a run starts from, `config` being that of `apply_to`."""
+    keys = ("fine_tune_type", "lora_rank", "lora_scale", "lora_layers")
+    settings = " ".join(f"{key}={getattr(config, key)}" for key in keys)
+    return f"starting from the adapters in {config.adapter_path}: {settings}"
+
+
 def _check_files(folder: Path, name: str) -> None:
     if not folder.is_dir():
         raise ConfigError(f"adapter_path={name!r}: no such folder; check the path")
@@ -119,7 +129,7 @@ def _read_settings(folder: Path, name: str) -> dict[str, Any]:
         found = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=_AdapterConfig)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"adapter_path={name!r}: {CONFIG_NAME} cannot be read: {_first_line(error)}"
+            f"adapter_path={name!r}: {CONFIG_NAME} cannot be read: {first_line(error)}"
         ) from error
     if found.peft_type is not None:
         raise _peft(name)
@@ -151,7 +161,7 @@ def _read_weights(folder: Path, name: str, rank: int) -> dict[str, mx.array]:
         mx.eval(tensors)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"adapter_path={name!r}: {WEIGHTS_NAME} cannot be read: {_first_line(error)}"
+            f"adapter_path={name!r}: {WEIGHTS_NAME} cannot be read: {first_line(error)}"
         ) from error
     for tensor in sorted(tensors):
         if problem := _problem(tensor, tensors[tensor], rank):
@@ -194,7 +204,3 @@ def _peft(name: str) -> ConfigError:
         f"adapter_path={name!r}: is a PEFT folder; convert it to mlx-lm's form "
         f"({CONFIG_NAME} and {WEIGHTS_NAME}), or merge it into its model with PEFT"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -217,7 +217,10 @@ def _what_there_is(key: str, modules: _Modules, kind: str) -> str:
 
 
 def _keep_in_float32(model: Any) -> None:
-    """DoRA takes the sizes of an embedding's rows in the model's precision, too coarse to train."""
+    """New adapters have the model's precision, which is too coarse to train in.
+
+    So have the sizes that DoRA took of an embedding's rows: they are taken once more.
+    """
     for _, module in model.named_modules():
         if isinstance(module, DoRAEmbedding):
             module.m = mx.linalg.norm(module.embedding.weight.astype(mx.float32), axis=1)

@@ -15,10 +15,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
+from msgspec.structs import replace
 
-from grpo_trainer.errors import ModelError
+from grpo_protocol.config import GRPOConfig
+from grpo_trainer.errors import MODEL_FAULTS, ModelError, first_line
 from grpo_trainer.fresh_caches import make_fresh_caches
-from grpo_trainer.machine_memory import gpu_memory
+from grpo_trainer.machine_memory import is_on_cpu
 from grpo_trainer.number_format import coarsest_format
 from grpo_trainer.prompt_reading import read_prompts, row_keeper
 from grpo_trainer.row_batches import DecodingMode, row_batches
@@ -34,18 +36,8 @@ _SHORT_PROMPTS = (1, 4, 4, 9)
 _FORCED = 4
 _LEAVING_AFTER = (2, _FORCED)
 """Forced tokens after which the rows of a group leave."""
-_ON_A_CPU = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
+_ON_A_CPU = {"float32": 1e-3, "tf32": 0.3, "float16": 0.05, "bfloat16": 0.2}
 _ON_A_GPU = {"float32": 1e-3, "tf32": 0.3, "float16": 0.3, "bfloat16": 0.75}
-_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,  # and NotImplementedError
-    TypeError,
-    ValueError,
-)
-"""What architectures raise when they are asked for something that they were not written for."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +53,19 @@ class Decoding:
     """Why rows of unlike lengths cannot share a forward pass in training."""
 
     @property
-    def together(self) -> bool:
-        """Whether rows of any prompts may be decoded together."""
-        return self.mode == "together"
-
-    @property
     def padded(self) -> bool:
         """Whether training may pad rows on the right; without it every row needs its own pass."""
         return self.padding_obstacle is None
+
+    def settings_for(self, config: GRPOConfig) -> GRPOConfig:
+        """`config` without what this model cannot do."""
+        if not self.padded:
+            config = replace(config, forward_chunk_size=1)
+        if self.mode == "alone":
+            config = replace(
+                config, use_parallel_batch_generation=False, generation_chunk_size=None
+            )
+        return config
 
     @property
     def warnings(self) -> list[str]:
@@ -169,9 +166,9 @@ def _rows(model: Any, name: str, longest: int) -> list[_Row]:
                 logits_T_V = model(mx.array([prompt + forced]))[0, length - 1 :]
                 rows.append(_Row(prompt, forced, logits_T_V.astype(mx.float32)))
         mx.eval([row.expected_T_V for row in rows])
-    except _FAULTS as error:
+    except MODEL_FAULTS as error:
         raise ModelError(
-            f"model_type={name!r}: a forward pass fails: {_reason(error)}; use another model"
+            f"model_type={name!r}: a forward pass fails: {first_line(error)}; use another model"
         ) from error
     return rows
 
@@ -235,8 +232,8 @@ def _obstacle(
     try:
         found = compute()
         worst = max(_distance(line, row) for line, row in zip(found, rows, strict=True))
-    except _FAULTS as error:
-        return f"fails: {_reason(error)}"
+    except MODEL_FAULTS as error:
+        return f"fails: {first_line(error)}"
     if worst <= tolerance:
         return None
     return f"gives logits that are off by {worst:.1%} of their spread"
@@ -264,13 +261,9 @@ def _tolerance(model: Any) -> float:
     with 4-bit weights too, and by up to 28 % in bfloat16. Without its padding mask, or with
     positions off by one, a pretrained model is off by 300 % and more.
     """
-    return (_ON_A_CPU if gpu_memory() is None else _ON_A_GPU)[coarsest_format(model)]
+    return (_ON_A_CPU if is_on_cpu() else _ON_A_GPU)[coarsest_format(model)]
 
 
 def _model_type(model: Any) -> str:
     args = getattr(model, "args", None)
     return str(getattr(model, "model_type", None) or getattr(args, "model_type", "unknown"))
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -1,4 +1,4 @@
-"""Gives mlx a fast matrix product on Linux CPUs, and a private place for its compiled kernels.
+"""Prepares Linux for mlx: a fast matrix product on CPUs, and what its environment has to say.
 
 mlx for Linux CPUs ships a reference BLAS that is 20 to 50 times slower than OpenBLAS. The symbols
 of a library that is loaded globally before mlx win, so `load` has to run before mlx is imported.

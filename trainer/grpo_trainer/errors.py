@@ -31,3 +31,20 @@ class CheckpointError(TrainerError):
 
 class TrainingError(TrainerError):
     """Training cannot go on."""
+
+
+MODEL_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,  # and NotImplementedError
+    TypeError,
+    ValueError,
+)
+"""What architectures raise when they are asked for something that they were not written for."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line of at most 200 characters."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map, tree_map_with_path
+from mlx.utils import tree_map_with_path
 
 from grpo_trainer.errors import ModelError
+from grpo_trainer.gradient_probe import short_gradients
+from grpo_trainer.randomness import random_position
 from grpo_trainer.trees import ParameterTree, leaves, number
 
 _TOLERANCE = 1e-2
@@ -38,9 +40,9 @@ def expect_equal_gradients(model: Any) -> None:
 
     A layer that passes something to another behind the back of its arguments would lose it.
     """
-    plain = _gradients(model)
+    plain = short_gradients(model)
     with checkpointed_layers(model):
-        checkpointed = _gradients(model)
+        checkpointed = short_gradients(model)
     for name, slope in plain.items():
         scale = number(mx.abs(slope).max())
         difference = number(mx.abs(slope - checkpointed[name]).max())
@@ -56,8 +58,10 @@ def _checkpointed(kind: type) -> type:
         weights = layer.trainable_parameters()
         inputs = [list(args), kwargs]
         arrays = {name: value for name, value in leaves(inputs) if _may_have_gradient(value)}
+        seed = random_position()
 
         def compute(weights: ParameterTree, arrays: dict[str, mx.array]) -> Any:
+            mx.random.seed(seed)  # dropout has to drop the same when this is computed once more
             layer.update(weights)
             args, kwargs = tree_map_with_path(lambda name, value: arrays.get(name, value), inputs)
             return kind.__call__(layer, *args, **kwargs)
@@ -71,18 +75,3 @@ def _checkpointed(kind: type) -> type:
 
 def _may_have_gradient(value: Any) -> bool:
     return isinstance(value, mx.array) and mx.issubdtype(value.dtype, mx.floating)
-
-
-def _gradients(model: Any) -> dict[str, mx.array]:
-    ids = mx.array([[1, 2, 3]])
-    weights = model.trainable_parameters()
-
-    def total(weights: ParameterTree) -> mx.array:
-        model.update(weights)
-        mean: mx.array = model(ids).astype(mx.float32).square().mean()
-        return mean
-
-    slopes = mx.grad(total)(weights)
-    mx.eval(slopes)
-    model.update(weights)
-    return dict(leaves(tree_map(lambda slope: slope.astype(mx.float32), slopes)))

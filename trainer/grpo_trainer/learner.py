@@ -147,19 +147,23 @@ class Learner:
         `seed` decides what dropout drops.
         """
         objective = self._objective(micro_batches, config)
-        self.policy.model.train()
         total: Any = None
         sums = RowSums()
-        for index, batch in enumerate(micro_batches):
-            num_tokens = sum(len(row.completion_ids) for row in batch)
-            of_batch = replace(objective, micro_batch_tokens=num_tokens)
-            for place, chunk in enumerate(self._chunks.of(batch)):
-                chunk_seed = derived_seed(seed, "chunk", index, place)
-                part = self._chunk_gradient(to_tensors(chunk), of_batch, config, chunk_seed, sums)
-                total = part if total is None else tree_map(mx.add, total, part)
-                # A sum left lazy would keep the gradients of every chunk until the last.
-                mx.eval(total)
-        self.policy.model.eval()
+        self.policy.model.train()
+        try:
+            for index, batch in enumerate(micro_batches):
+                num_tokens = sum(len(row.completion_ids) for row in batch)
+                of_batch = replace(objective, micro_batch_tokens=num_tokens)
+                for place, chunk in enumerate(self._chunks.of(batch)):
+                    chunk_seed = derived_seed(seed, "chunk", index, place)
+                    part = self._chunk_gradient(
+                        to_tensors(chunk), of_batch, config, chunk_seed, sums
+                    )
+                    total = part if total is None else tree_map(mx.add, total, part)
+                    # A sum left lazy would keep the gradients of every chunk until the last.
+                    mx.eval(total)
+        finally:
+            self.policy.model.eval()
         loss, policy_loss, gradients = total
         return StepGradient(loss, policy_loss, gradients, sums)
 

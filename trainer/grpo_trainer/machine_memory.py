@@ -24,13 +24,17 @@ def machine_memory() -> int:
 
 def gpu_memory() -> int | None:
     """What a GPU has, or None when mlx computes on a CPU: the same however much of it is in use."""
-    device = mx.default_device()
-    if device == mx.Device(mx.cpu):
+    if is_on_cpu():
         return None
-    info = mx.device_info(device)
+    info = mx.device_info(mx.default_device())
     # The first two are Metal's, the third is CUDA's.
     names = ("max_recommended_working_set_size", "memory_size", "total_memory")
     return next((int(info[name]) for name in names if info.get(name)), None)
+
+
+def is_on_cpu() -> bool:
+    """Whether mlx computes on a CPU."""
+    return bool(mx.default_device() == mx.Device(mx.cpu))
 
 
 def _available() -> int | None:

@@ -50,8 +50,8 @@ class ModelShape:
     def of(cls, settings: Mapping[str, Any]) -> "ModelShape | None":
         """That of a `config.json` or of a model's arguments, if they tell."""
         text = settings.get("text_config")
-        if isinstance(text, Mapping):
-            settings = {**settings, **text}
+        if text is not None:
+            settings = {**settings, **(text if isinstance(text, Mapping) else vars(text))}
         found = {ours: _first(settings, names) for ours, names in _NAMES.items()}
         layers, hidden = found["num_layers"], found["hidden_size"]
         if not layers or not hidden:

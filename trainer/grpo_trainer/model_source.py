@@ -11,7 +11,7 @@ from mlx_lm.utils import load_tokenizer
 
 from grpo_protocol import ConfigError
 from grpo_trainer.end_tokens import end_token_ids
-from grpo_trainer.errors import ModelError
+from grpo_trainer.errors import ModelError, first_line
 from grpo_trainer.machine_memory import machine_memory
 
 _TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "vocab.json")
@@ -95,7 +95,7 @@ def load_model(
         RuntimeError,
         StrictDataclassError,  # transformers checks the types of config.json's values
     ) as error:
-        raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"model={name!r}: cannot be loaded: {first_line(error)}") from error
     return LoadedModel(model, tokenizer, config, config_file, folder, name)
 
 
@@ -119,7 +119,7 @@ def _read_config(folder: Path, name: str) -> dict[str, Any]:
         if (path := folder / "hf_quant_config.json").is_file():
             config.setdefault("quantization_config", json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise ModelError(f"model={name!r}: cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"model={name!r}: cannot be loaded: {first_line(error)}") from error
     return cast("dict[str, Any]", config)
 
 
@@ -143,7 +143,7 @@ def _download(name: str, patterns: list[str], on_status: Callable[[str], None]) 
         ) from error
     except (HfHubHTTPError, OSError, RuntimeError, ValueError) as error:
         raise ModelError(
-            f"model={name!r}: cannot be downloaded ({_first_line(error)}); "
+            f"model={name!r}: cannot be downloaded ({first_line(error)}); "
             "without network, name a local folder"
         ) from error
 
@@ -173,7 +173,3 @@ class _Nowhere:
         return len(text)
 
     def flush(self) -> None: ...
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

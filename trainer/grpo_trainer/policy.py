@@ -20,6 +20,7 @@ from grpo_trainer.adapter_folder import AdapterFolder
 from grpo_trainer.adapters import add_adapters
 from grpo_trainer.errors import ModelError
 from grpo_trainer.full_fine_tuning import refuse_quantized, unfreeze
+from grpo_trainer.machine_memory import is_on_cpu
 from grpo_trainer.model_source import LoadedModel, load_model
 from grpo_trainer.trees import ParameterTree, leaves
 
@@ -124,7 +125,7 @@ def _check_config(config: GRPOConfig, model_config: dict[str, Any]) -> None:
 
 def _set_dtype(model: Any, dtype: str) -> None:
     if dtype == "auto":
-        if mx.default_device() != mx.Device(mx.cpu):
+        if not is_on_cpu():
             return
         dtype = "float32"  # 16-bit products are 20 times slower on a CPU
     wanted = _DTYPES[dtype]

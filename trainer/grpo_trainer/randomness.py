@@ -1,6 +1,7 @@
 """All randomness is derived from (seed, purpose, position), so resuming carries no generator."""
 
 import hashlib
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -23,3 +24,9 @@ def token_keys(seed: int, step: int, rows: range, num_tokens: int) -> mx.array:
     """
     keys = [mx.random.split(derived_key(seed, "row", step, row), num_tokens) for row in rows]
     return mx.stack(keys)
+
+
+def random_position() -> int:
+    """The seed from which mlx's global stream would go on as it is about to."""
+    high, low = cast("Any", mx.random.state)[0].tolist()
+    return int(high << 32 | low)

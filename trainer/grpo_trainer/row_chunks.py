@@ -18,7 +18,7 @@ _SHARE_OF_GPU = 8
 
 
 class RowChunks:
-    """Cuts the micro-batches of one model."""
+    """Cuts the micro-batches of one model; row by row when it does not tell its sizes."""
 
     def __init__(self, model: Any, config: GRPOConfig) -> None:
         self._shape = ModelShape.of_model(model)
@@ -43,8 +43,8 @@ class RowChunks:
     def _fit(self, num_rows: int, length: int) -> bool:
         if self._most_rows is not None:
             return num_rows <= self._most_rows
-        if self._shape is None:
-            return True
+        if self._shape is None:  # the activations may be of any size
+            return False
         numbers = self._shape.activations(length, checkpointed=self._checkpointed)
         return num_rows * numbers * self._bytes_each <= activation_bytes()
 

@@ -20,11 +20,12 @@ from grpo_protocol.config import GRPOConfig
 from grpo_protocol.config_input import validate_config
 from grpo_protocol.messages import Eval, Generation, RunStatus
 from grpo_trainer import blas
-from grpo_trainer.adapter_folder import with_adapter_settings
+from grpo_trainer.adapter_folder import adapter_note, with_adapter_settings
 from grpo_trainer.batch_probe import how_to_decode
 from grpo_trainer.dataset import Example, as_examples
 from grpo_trainer.dynamic_sampling import spread_metric
 from grpo_trainer.evaluation import Evaluator
+from grpo_trainer.gradient_probe import expect_gradient
 from grpo_trainer.group_sampling import GroupSampler
 from grpo_trainer.learner import Learner
 from grpo_trainer.learning_rate import learning_rate_at
@@ -81,8 +82,7 @@ class GRPOTrainer:
     ) -> None:
         validate_config(config)
         decoding = how_to_decode(policy.model, together=config.use_parallel_batch_generation)
-        if not decoding.padded:
-            config = replace(config, forward_chunk_size=1)
+        config = decoding.settings_for(config)
         self.config = config
         self.policy = policy
         self.learner = Learner(policy, config)
@@ -110,6 +110,8 @@ class GRPOTrainer:
         check_model_name(config.model)
         name = display_name(config)
         reporter = session.reporter if session else Reporter()
+        if config.adapter_path:
+            reporter.status(adapter_note(config))
         scorer = load_scorer(
             list(reward_functions or config.reward),
             weights=config.reward_weights,
@@ -121,6 +123,7 @@ class GRPOTrainer:
                 spread_metric(config, scorer.names, scorer.weights)
             reporter.status(f"loading {name}")
             policy = load_policy(config, reporter.status)
+            expect_gradient(policy.model, str(config.model))
         except BaseException:
             scorer.close()
             raise

@@ -20,16 +20,16 @@ class MemorySettings(GenerationSettings, frozen=True, kw_only=True, forbid_unkno
         Count | None,
         key(
             "Memory",
-            "Most completions in one pass through the model for a gradient; without it as many as "
-            "their attention scores allow.",
+            "Most completions that go through the model together when they are scored and trained "
+            "on; without it as many as 256 MiB of activations, or an eighth of a GPU, allow.",
         ),
     ] = None
     lm_head_chunk_size: Annotated[
         Count | None,
         key(
             "Memory",
-            "Most completions whose logits are made at once for a gradient; they are never more "
-            "than 2^25.",
+            "Most completions whose logits are made at once when they are scored and trained on; "
+            "logits are never more than 2^25.",
         ),
     ] = None
     vocab_chunk_size: Annotated[

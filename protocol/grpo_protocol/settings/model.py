@@ -53,14 +53,14 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         key(
             "Model",
             "Modules that get adapters: of each layer, such as self_attn.q_proj, or of the model, "
-            "such as lm_head; without it every linear module of the layers.",
+            "such as lm_head; without it every module of the layers that can.",
         ),
     ] = msgspec.field(default_factory=list)
     adapter_path: Annotated[
         str | None,
         key(
             "Model",
-            "mlx-lm adapter folder to start from; rank, scale, keys and layers are then its own.",
+            "mlx-lm adapter folder to start from; kind, rank, scale, keys and layers are its own.",
         ),
     ] = None
 

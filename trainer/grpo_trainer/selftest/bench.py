@@ -110,9 +110,7 @@ class Bench:
         self._asked_together = config.use_parallel_batch_generation
         decoding = self.decoding_or_none
         self.is_padded = decoding is None or decoding.padded
-        if not self.is_padded:
-            config = with_settings(config, forward_chunk_size=1)
-        self.config = config
+        self.config = config = decoding.settings_for(config) if decoding else config
         self.learner = RepeatableLearner(policy, config)
         self.tolerances = tolerances_of(policy.model)
         self.frozen = checksums(policy.model, policy.weights)

@@ -40,14 +40,19 @@ _NEGLIGIBLE = 1e-3
 
 def batch_decodes_as_single_rows(bench: Bench) -> Finding:
     """Greedy ids of ragged prompts are those of each prompt alone, ties aside."""
-    decoding = bench.decoding
-    if decoding.warnings:
-        return Finding("warning", "; ".join(decoding.warnings))
+    warnings = bench.decoding.warnings
+    found = _batch_against_single_rows(bench)
+    if found.verdict != "ok" or not warnings:
+        return found
+    return Finding("warning", "; ".join([found.found, *warnings]))
+
+
+def _batch_against_single_rows(bench: Bench) -> Finding:
     options = replace(
         bench.sampling, max_tokens=_GREEDY_TOKENS, distribution=Distribution(), chunk_size=None
     )
     if options.mode == "alone":
-        return Finding("ok", "one row at a time, as use_parallel_batch_generation=false asks")
+        return Finding("ok", "one row at a time")
     model, prompts = bench.policy.model, bench.prompts
     together = decode_greedily(model, prompts, options)
     alone = decode_greedily(model, prompts, replace(options, mode="alone"))
@@ -115,7 +120,8 @@ def first_ratio_is_one(bench: Bench) -> Finding:
 
 
 def _deviation(gradient: StepGradient) -> float:
-    return describe_update(gradient.sums)["ratio/max_deviation"] or 0.0
+    deviation = describe_update(gradient.sums)["ratio/max_deviation"]
+    return math.nan if deviation is None else deviation
 
 
 def numbers_are_finite(bench: Bench) -> Finding:

@@ -29,6 +29,13 @@ _KNOWN_AS = {
     "logging_steps": "log_interval",
     "save_steps": "save_interval",
     "eval_steps": "eval_interval",
+    "lr": "learning_rate",
+    "optim": "optimizer_type",
+    "r": "lora_rank",
+    "lora_r": "lora_rank",
+    "lora_target_modules": "lora_keys",
+    "target_modules": "lora_keys",
+    "use_dora": "fine_tune_type",
 }
 """What people who come from TRL may type, and the key they mean."""
 

@@ -125,7 +125,7 @@ def test_more_layers_than_the_model_has_are_refused() -> None:
         ("q_proj", "did you mean self_attn.q_proj"),
         ("self_attn.qproj", "did you mean self_attn.q_proj"),
         ("embed_tokens", "did you mean model.embed_tokens"),
-        ("zzz", "no such module; There are mlp.down_proj, mlp.gate_proj"),
+        ("zzz", "no such module; there are mlp.down_proj, mlp.gate_proj"),
     ],
 )
 def test_an_unknown_key_is_refused_with_those_there_are(key: str, near: str) -> None:

@@ -123,15 +123,18 @@ def test_the_verdict_depends_on_the_share_of_the_memory(
 def test_every_remedy_saves_what_it_says() -> None:
     peak = estimate_memory(SIZES, CONFIG).peak
     _, line = memory_note(SIZES, CONFIG, peak)
-    found = re.findall(r"((?:\w+=\w+ )+)\(saves ([\d.]+) GB\)", line)
+    found = re.findall(r"((?:\w+=\w+ )+)\(saves ([\d.]+) GB: (fits|tight|will not fit)\)", line)
     assert found
-    for words, saved in found:
+    for words, saved, verdict in found:
         changed = load_config(
             {"batch_size": 8, "group_size": 8, "max_completion_length": 1024},
             dict(word.split("=") for word in words.split()),
         )
         difference = peak - estimate_memory(SIZES, changed).peak
         assert difference / 1e9 == pytest.approx(float(saved), abs=0.51)
+        assert verdict in memory_note(SIZES, changed, peak)[1]
+    singles = [words.split() for words, _, _ in found if len(words.split()) == 1]
+    assert ["gradient_checkpointing=true"] in singles
 
 
 def test_rollouts_that_take_most_are_helped_by_decoding_fewer_together() -> None:

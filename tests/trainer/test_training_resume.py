@@ -1,6 +1,7 @@
 """A run that ends between two steps goes on as if it had not, however it trains."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,44 @@ def test_W51_bad_gradients_from_before_a_resume_count(tmp_path: Path) -> None:
         again.train()
 
 
-def test_a_resumed_run_needs_the_optimizer_that_it_was_trained_with(tmp_path: Path) -> None:
-    library(tmp_path, optimizer_type="adafactor").train()
-    other = library(tmp_path, max_steps=STEPS + 1, resume_from_checkpoint="latest")
-    with pytest.raises(CheckpointError, match="does not match"):
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        (
+            {"optimizer_type": "adafactor"},
+            {},
+            "was trained with optimizer_type=adafactor, not adamw; resume with optimizer_type=ada",
+        ),
+        ({"lora_rank": 4}, {}, "was trained with lora_rank=4, not 8; resume with lora_rank=4"),
+        ({}, {"fine_tune_type": "dora"}, "was trained with fine_tune_type=lora, not dora"),
+    ],
+)
+def test_a_resume_that_would_train_other_tensors_names_the_setting(
+    tmp_path: Path, then: dict[str, Any], now: dict[str, Any], told: str
+) -> None:
+    library(tmp_path, max_steps=1, **then).train()
+    other = library(tmp_path, resume_from_checkpoint="latest", **now)
+    with pytest.raises(CheckpointError, match=re.escape(told)):
         other.train()
+
+
+def test_a_resume_without_the_adapters_of_the_start_asks_for_them(tmp_path: Path) -> None:
+    library(tmp_path / "start", max_steps=1, lora_rank=4).train()
+    adapters = str(tmp_path / "start" / "run" / "final")
+    library(tmp_path, max_steps=1, adapter_path=adapters).train()
+    other = library(tmp_path, resume_from_checkpoint="latest")
+    with pytest.raises(CheckpointError, match=re.escape(f"resume with adapter_path={adapters}")):
+        other.train()
+    again = library(tmp_path, resume_from_checkpoint="latest", adapter_path=adapters)
+    assert again.train().steps == STEPS
+
+
+def test_a_longer_run_with_a_schedule_says_that_its_rates_are_others(tmp_path: Path) -> None:
+    library(tmp_path, max_steps=2, lr_schedule="cosine").train()
+    again = library(tmp_path, max_steps=4, lr_schedule="cosine", resume_from_checkpoint="latest")
+    again.train()
+    assert any("max_steps 2 → 4" in line for line in again.logs("warn"))
+    library(tmp_path / "other", max_steps=2).train()
+    again = library(tmp_path / "other", max_steps=4, resume_from_checkpoint="latest")
+    again.train()
+    assert again.logs("warn") == []

@@ -213,7 +213,7 @@ def _what_there_is(key: str, modules: _Modules, kind: str) -> str:
     near += [name for name in get_close_matches(key, names, n=3) if name not in near]
     others = sorted(set(names) - set(near))
     guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"no such module; {guess}There are{' also' if near else ''} {', '.join(others)}"
+    return f"no such module; {guess}there are{' also' if near else ''} {', '.join(others)}"
 
 
 def _keep_in_float32(model: Any) -> None:

@@ -105,7 +105,7 @@ def _rollout_bytes(sizes: RunSizes, config: GRPOConfig) -> int:
 def _pass_bytes(sizes: RunSizes, config: GRPOConfig) -> int:
     shape, length = sizes.shape, sizes.prompt + config.max_completion_length
     row = sizes.number * shape.activations(length, checkpointed=config.gradient_checkpointing)
-    fitting = max(1, activation_bytes() // max(row, 1))
+    fitting = max(1, activation_bytes() // max(sizes.number * shape.activations(length), 1))
     rows = min(config.batch_size * config.group_size, config.forward_chunk_size or fitting)
     logits = min(rows * config.max_completion_length * shape.vocabulary, LOGITS_AT_ONCE)
     return rows * row + 4 * _LOGIT_COPIES * logits

@@ -13,7 +13,7 @@ from grpo_trainer.machine_memory import machine_memory
 from grpo_trainer.memory_estimate import MemoryEstimate, RunSizes, estimate_memory
 
 _TIGHT, _FULL = 0.70, 0.85
-"""Shares of the machine's memory."""
+"""Shares of the memory: an estimate can be off, and others need some too."""
 _WORTH_NAMING = 0.05
 """Share of the peak that a remedy has to save."""
 
@@ -24,30 +24,37 @@ def memory_note(
     """One line for the log, and how much it should worry people."""
     memory = memory or machine_memory()
     estimate = estimate_memory(sizes, config)
-    share = estimate.peak / memory
-    verdict = "fits" if share < _TIGHT else "tight" if share < _FULL else "will not fit"
     line = (
-        f"memory: about {_size(estimate.peak)} of {_size(memory)} at the peak "
-        f"(weights {_size(estimate.weights)}, training state {_size(estimate.training_state)}, "
-        f"then rollouts {_size(estimate.rollouts)} or training {_size(estimate.training)}): "
-        f"{verdict}"
+        f"memory: up to about {_size(estimate.peak)} of {_size(memory)} when completions are as "
+        f"long as they may (weights {_size(estimate.weights)}, training state "
+        f"{_size(estimate.training_state)}, then rollouts {_size(estimate.rollouts)} or training "
+        f"{_size(estimate.training)}): {_verdict(estimate, memory)}"
     )
-    if verdict == "fits":
+    if estimate.peak < _TIGHT * memory:
         return "info", line
-    help_ = ", ".join(_remedies(sizes, config, estimate)) or "a smaller or a quantized model"
-    return "warn", f"{line}; what would help: {help_}"
+    help_ = ", ".join(_remedies(sizes, config, estimate, memory))
+    return "warn", f"{line}; what would help: {help_ or 'a smaller or a quantized model'}"
 
 
-def _remedies(sizes: RunSizes, config: GRPOConfig, now: MemoryEstimate) -> Iterator[str]:
+def _verdict(estimate: MemoryEstimate, memory: int) -> str:
+    share = estimate.peak / memory
+    return "fits" if share < _TIGHT else "tight" if share < _FULL else "will not fit"
+
+
+def _remedies(
+    sizes: RunSizes, config: GRPOConfig, now: MemoryEstimate, memory: int
+) -> Iterator[str]:
     """Settings that would lower the peak, those that save most first."""
-    found = []
+    found: dict[frozenset[str], tuple[int, str]] = {}
     for changes in _candidates(sizes, config):
-        saved = now.peak - _estimate_with(changes, sizes, config).peak
-        if saved > _WORTH_NAMING * now.peak:
+        changed = _estimate_with(changes, sizes, config)
+        saved = now.peak - changed.peak
+        parts = (already for keys, (already, _) in found.items() if keys < changes.keys())
+        if saved > max(parts, default=0) + _WORTH_NAMING * now.peak:
             words = " ".join(f"{key}={_typed(value)}" for key, value in changes.items())
-            found.append((saved, f"{words} (saves {_size(saved)})"))
-    found.sort(reverse=True)
-    yield from (words for _, words in found)
+            told = f"{words} (saves {_size(saved)}: {_verdict(changed, memory)})"
+            found[frozenset(changes)] = (saved, told)
+    yield from (words for _, words in sorted(found.values(), reverse=True))
     if now.weights > now.peak / 2:
         yield "a smaller or a quantized model"
 
@@ -63,8 +70,8 @@ def _candidates(sizes: RunSizes, config: GRPOConfig) -> Iterator[dict[str, Any]]
         yield {"gradient_checkpointing": True}
     if config.forward_chunk_size != 1:
         yield {"forward_chunk_size": 1}
-        if not config.gradient_checkpointing:
-            yield {"gradient_checkpointing": True, "forward_chunk_size": 1}
+    if not config.gradient_checkpointing and config.forward_chunk_size != 1:
+        yield {"gradient_checkpointing": True, "forward_chunk_size": 1}
     if config.max_completion_length > 1:
         yield {"max_completion_length": config.max_completion_length // 2}
     if config.fine_tune_type not in ADAPTER_TYPES:

@@ -19,12 +19,13 @@ _NAMES = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim"),
     "vocabulary": ("vocab_size", "padded_vocab_size", "n_vocab"),
 }
-_STREAMS = 10
-"""Arrays of hidden size that a layer keeps for the gradient, and those of its attention."""
-_GATES = 4
-"""Arrays of the feed-forward network's inner size that a layer keeps for the gradient."""
+_HIDDEN, _QUERIES, _KEYS, _GATES = 5, 4, 4, 3
+"""Arrays that a layer keeps for the gradient: of hidden size, of all queries, of all keys,
+and of the inner size of its feed-forward network. Values count as keys."""
 _SCORES = 1.5
 """Arrays [heads, length, length] that a layer keeps for the gradient."""
+_BACKWARD = 1.2
+"""What the gradient of a layer takes while it is computed, in units of what the layer keeps."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,21 @@ class ModelShape:
         )
 
     def activations(self, length: int, *, checkpointed: bool = False) -> int:
-        """Numbers that one row of `length` tokens keeps until its gradient is computed.
+        """Numbers that one row of `length` tokens takes at most until its gradient is computed.
 
         `checkpointed` layers keep their input alone, and one at a time all the rest.
         """
-        streams = _STREAMS * self.hidden_size + _GATES * self.intermediate_size
-        layer = length * streams + int(_SCORES * self.num_heads * length**2)
+        token = (
+            _HIDDEN * self.hidden_size
+            + _QUERIES * self.num_heads * self.head_dim
+            + _KEYS * self.num_kv_heads * self.head_dim
+            + _GATES * self.intermediate_size
+        )
+        layer = length * token + _SCORES * self.num_heads * length**2
         if checkpointed:
-            return self.num_layers * length * self.hidden_size + layer
-        return self.num_layers * layer
+            inputs = self.num_layers * length * self.hidden_size
+            return int(inputs + (1 + _BACKWARD) * layer)
+        return int((self.num_layers + _BACKWARD) * layer)
 
     @property
     def cached_numbers(self) -> int:

@@ -1,8 +1,8 @@
 """Reads prompts into the cache that completions are decoded from.
 
 A prompt is read once for all of its completions that are decoded together. Prompts of equal length
-are read together; those of different lengths never share a forward pass, so none ever attends to padding.
-Shapes: P prompts, G completions each, B = P·G rows, V vocabulary.
+are read together; those of different lengths never share a forward pass, so none ever attends to
+padding. Shapes: P prompts, G completions each, B = P·G rows, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence

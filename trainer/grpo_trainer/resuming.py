@@ -17,6 +17,14 @@ from grpo_trainer.rollout_batch import RolloutBatch
 from grpo_trainer.rollout_batch_file import read_rollout_batch
 from grpo_trainer.run_conditions import conditions_of, differences
 
+_DECIDE_TENSORS = (
+    "fine_tune_type",
+    "lora_rank",
+    "lora_layers",
+    "lora_keys",
+    "optimizer_type",
+)
+
 
 class Resumption(msgspec.Struct):
     """How a run begins: from `state`, or afresh when there is none."""
@@ -62,6 +70,7 @@ def resume(
     if path is None:
         note = f"no complete checkpoint in {folder}: starting at step 0"
         return Resumption(config, notes=[("info", note)])
+    _expect_same_training(path, config)
     state = checkpoint.load_checkpoint(path, learner)
     if state.dataset != dataset:
         raise CheckpointError(
@@ -75,6 +84,25 @@ def resume(
     _restore_settings(result, state)
     _compare_conditions(result, state)
     return result
+
+
+def _expect_same_training(path: Path, config: GRPOConfig) -> None:
+    """Names the setting where other tensors than those of the checkpoint would be trained."""
+    state = checkpoint.peek_state(path)
+    if state is None or state.conditions is None:
+        return
+    written_with = state.conditions.settings
+    for key in _DECIDE_TENSORS:
+        then, now = written_with.get(key, getattr(config, key)), getattr(config, key)
+        if then != now:
+            adapters = written_with.get("adapter_path")
+            remedy = f"{key}={then}"
+            if adapters and not config.adapter_path:
+                remedy = f"adapter_path={adapters}"
+            raise CheckpointError(
+                f"resume={str(path)!r}: was trained with {key}={then}, not {now}; "
+                f"resume with {remedy}"
+            )
 
 
 def live_settings(start: GRPOConfig, now: GRPOConfig) -> dict[str, LiveSetting]:

@@ -12,7 +12,7 @@ from grpo_trainer.machine_memory import gpu_memory
 from grpo_trainer.model_shape import ModelShape, activation_size
 from grpo_trainer.training_rows import MicroBatch
 
-CPU_BYTES = 2**28
+CPU_BYTES = 2**29
 """Activations of one chunk on a CPU, where more rows at a time are not faster."""
 _SHARE_OF_GPU = 8
 
@@ -24,7 +24,6 @@ class RowChunks:
         self._shape = ModelShape.of_model(model)
         self._bytes_each = activation_size(model)
         self._most_rows = config.forward_chunk_size
-        self._checkpointed = config.gradient_checkpointing
 
     def of(self, batch: MicroBatch) -> list[MicroBatch]:
         """`batch` in chunks of whole rows, in its order; at least one row each."""
@@ -45,7 +44,8 @@ class RowChunks:
             return num_rows <= self._most_rows
         if self._shape is None:  # the activations may be of any size
             return False
-        numbers = self._shape.activations(length, checkpointed=self._checkpointed)
+        # Checkpoints are to make a chunk smaller, and not to let more rows into it.
+        numbers = self._shape.activations(length)
         return num_rows * numbers * self._bytes_each <= activation_bytes()
 
 

@@ -38,8 +38,13 @@ def conditions_of(config: GRPOConfig) -> RunConditions:
         device=str(mx.default_device()),
         blas=_blas(),
         threads=_threads(),
-        settings={name: getattr(config, name) for name in _settings()},
+        settings={name: getattr(config, name) for name in [*_settings(), *_length(config)]},
     )
+
+
+def _length(config: GRPOConfig) -> tuple[str, ...]:
+    """What decides how long a run is, where its learning rate depends on that."""
+    return () if config.lr_schedule == "constant" else ("num_epochs", "max_steps")
 
 
 @cache

@@ -21,7 +21,7 @@ class MemorySettings(GenerationSettings, frozen=True, kw_only=True, forbid_unkno
         key(
             "Memory",
             "Most completions that go through the model together when they are scored and trained "
-            "on; without it as many as 256 MiB of activations, or an eighth of a GPU, allow.",
+            "on; without it as many as 512 MiB of activations, or an eighth of a GPU, allow.",
         ),
     ] = None
     lm_head_chunk_size: Annotated[

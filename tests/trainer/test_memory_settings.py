@@ -118,6 +118,25 @@ def test_dropout_drops_the_same_when_a_layer_is_computed_once_more(bound: dict[s
     assert unlike > 0.01 * scale
 
 
+def test_both_factors_of_an_adapted_head_train_in_pieces() -> None:
+    """The first has no gradient until the second has left 0."""
+    settings: dict[str, Any] = {
+        "lora_keys": ["self_attn.q_proj", "model.embed_tokens"],
+        "learning_rate": 1e-2,
+    }
+    pieces = {**settings, "lm_head_chunk_size": 1}
+    plain, chunked = make_learner(**settings), make_learner(**pieces)
+    for step in (1, 2, 3):
+        plain.update([make_rows()], config_of(**settings), step)
+        chunked.update([make_rows()], config_of(**pieces), step)
+        if step == 1:
+            start = copy_of(plain.policy.weights)
+    found, expected = copy_of(chunked.policy.weights), copy_of(plain.policy.weights)
+    name = next(name for name in expected if name.endswith("embed_tokens.lora_a"))
+    assert number(mx.abs(expected[name] - start[name]).max()) > 1e-3
+    assert largest_difference(found, expected) < 1e-4
+
+
 def test_a_gradient_that_fails_leaves_the_model_ready_to_sample() -> None:
     learner = learner_with()
     with (

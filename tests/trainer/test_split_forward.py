@@ -7,6 +7,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models import gemma2, gemma3_text, llama
 
+from grpo_trainer.model_cuts import CutAfterBackbone
 from grpo_trainer.model_source import load_model
 from grpo_trainer.split_forward import SplitForward, head_parameters
 from grpo_trainer.trees import number
@@ -125,3 +126,125 @@ def test_adapters_in_the_layers_are_no_part_of_the_head(kind: Kind) -> None:
     assert split is not None
     assert head_parameters(model, split) == frozenset()
     assert SplitForward.of(load_model(str(tiny_model(kind)), lambda message: None).model)
+
+
+TOY_IDS = mx.array([[5, 1, 7, 2], [3, 3, 1, 6]])
+
+
+def split_of(model: Any) -> SplitForward:
+    split = SplitForward.of(model)
+    assert split is not None
+    return split
+
+
+def gap(one: mx.array, other: mx.array) -> float:
+    return number(mx.abs(one - other).max())
+
+
+class Toy(nn.Module):  # type: ignore[misc, name-defined]
+    """A model of no backbone that ends with one of several heads."""
+
+    def __init__(self, vocabulary: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, 8)  # type: ignore[attr-defined]
+        self.head = nn.Linear(8, vocabulary)  # type: ignore[attr-defined]
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.head(self.embed(ids))
+        return logits
+
+
+class Capped(Toy):
+    """Its logits are reshaped and capped after the head, which small ones do not show."""
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.head(self.embed(ids))
+        capped: mx.array = 30 * mx.tanh(logits.reshape(*ids.shape, -1) / 30)
+        return capped
+
+
+class CalledTwice(Toy):
+    """Its head is called on something else first."""
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        early: mx.array = self.head(self.embed(ids + 1))
+        logits: mx.array = self.head(self.embed(ids))
+        return logits + 1e-6 * early
+
+
+class Mixing(Toy):
+    """Its logits need more than what the head is given."""
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.head(self.embed(ids))
+        more: mx.array = self.embed(ids).sum(axis=-1, keepdims=True)
+        return logits + more
+
+
+class ByPlace(Toy):
+    """Its logits depend on the place in the row."""
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.head(self.embed(ids))
+        return logits * (1 + mx.arange(ids.shape[1])[:, None])
+
+
+class Transposed(Toy):
+    """Its head is given states of another shape."""
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.head(self.embed(ids).swapaxes(0, 1)).swapaxes(0, 1)
+        return logits
+
+
+@pytest.mark.parametrize("kind", [Toy, Capped])
+def test_what_comes_after_the_head_is_a_part_of_the_second_half(kind: type[Toy]) -> None:
+    model = kind()
+    split = split_of(model)
+    model.embed.weight = 100 * model.embed.weight
+    hidden_B_T_H = split.hidden(TOY_IDS)
+    assert hidden_B_T_H.shape[-1] == 8
+    assert gap(split.logits(hidden_B_T_H[1]), model(TOY_IDS)[1]) < 1e-4
+
+
+def test_states_of_another_shape_are_refused_though_the_logits_do_not_show_it() -> None:
+    model = Transposed()
+    model.head.weight, model.head.bias = mx.zeros((16, 8)), mx.zeros(16)
+    assert SplitForward.of(model) is None
+
+
+@pytest.mark.parametrize("kind", [CalledTwice, Mixing, ByPlace, Transposed])
+def test_a_head_that_does_not_make_the_logits_by_itself_is_refused(kind: type[Toy]) -> None:
+    assert SplitForward.of(kind()) is None
+
+
+class Backbone(Toy):
+    """A backbone that holds the head."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self.layers = [nn.Linear(8, 8)]  # type: ignore[attr-defined]
+
+
+class Held(nn.Module):  # type: ignore[misc, name-defined]
+    """A model whose backbone gives the logits."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.model = Backbone(vocabulary)
+
+    @property
+    def layers(self) -> Any:
+        return self.model.layers
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        logits: mx.array = self.model(ids)
+        return logits
+
+
+def test_a_vocabulary_as_narrow_as_the_states_is_cut_after_the_backbone() -> None:
+    model = Held(vocabulary=8)
+    split = split_of(model)
+    assert isinstance(split.cut, CutAfterBackbone)
+    assert gap(split.logits(split.hidden(TOY_IDS)[1]), model(TOY_IDS)[1]) < 1e-6
+    assert split_of(Held(vocabulary=9)).hidden(TOY_IDS).shape[-1] == 8

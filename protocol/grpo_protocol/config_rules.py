@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from grpo_protocol.config_needs import settings_without_effect
 from grpo_protocol.settings.loss import SEQUENCE_LOSSES
+from grpo_protocol.settings.optimizer import DEFAULT_LEARNING_RATES
 
 if TYPE_CHECKING:
     from grpo_protocol.config import GRPOConfig
@@ -19,7 +20,7 @@ def check_together(config: "GRPOConfig") -> None:
     """Raises `ValueError` with one line for the first thing in `config` that cannot be meant."""
     try:
         complaint = next(_complaints(config), None)
-    except (TypeError, ZeroDivisionError):
+    except (TypeError, KeyError, ZeroDivisionError):
         # Types and bounds of single values are judged elsewhere, by name.
         return
     if complaint:
@@ -56,9 +57,10 @@ def _optimizer(config: "GRPOConfig") -> Iterator[str]:
             "optimizer_type='sgd': has no default learning rate, because its steps are as large as "
             "the gradient; set learning_rate"
         )
-    if config.learning_rate is not None and config.learning_rate * config.weight_decay >= 1:
+    rate = config.learning_rate or DEFAULT_LEARNING_RATES[config.fine_tune_type]
+    if rate * config.weight_decay >= 1:
         yield (
-            f"weight_decay={config.weight_decay}: times learning_rate={config.learning_rate} is 1 "
+            f"weight_decay={config.weight_decay}: times learning_rate={rate} is 1 "
             "or more, so one step would leave nothing of the weights; lower one of them"
         )
     if config.adamw_eps < _LEAST_EPS:

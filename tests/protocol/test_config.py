@@ -139,7 +139,9 @@ def test_weights_fit_the_named_rewards() -> None:
         ("max_stesp", "max_steps"),
         ("group-size", "group_size"),
         ("loraRank", "lora_rank"),
-        ("lr", "--help"),
+        ("lr", "learning_rate"),
+        ("target_modules", "lora_keys"),
+        ("qqq", "--help"),
     ],
 )
 def test_E17_an_unknown_key_is_refused_with_a_suggestion(key: str, suggestion: str) -> None:

@@ -21,6 +21,7 @@ def refusal(words: str) -> str:
 
 # Settings, then the key and value that the line starts with, then what the remedy says.
 REFUSED = [
+    ("weight_decay=1e6", "weight_decay=1000000.0", "times learning_rate=1e-05 is 1 or more"),
     ("lora_layers=0", "lora_layers=0", "-1 for all, or at least 1"),
     ("lora_layers=-2", "lora_layers=-2", "-1 for all, or at least 1"),
     ("kl_coef=inf", "kl_coef=inf", "must be a finite number"),

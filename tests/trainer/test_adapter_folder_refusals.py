@@ -19,6 +19,7 @@ from adapter_folders import (
     tensor,
     trained_adapters,
 )
+from architectures import make_architecture_folder
 from grpo_protocol import ConfigError, GRPOConfig
 from grpo_trainer.adapter_folder import with_adapter_settings
 from grpo_trainer.errors import ModelError
@@ -174,3 +175,14 @@ def test_the_settings_are_checked_like_all_others(adapters: Path) -> None:
     config = msgspec.structs.replace(config_of(adapter_path=str(adapters)), lora_dropout=1.5)
     with pytest.raises(ConfigError, match="lora_dropout"):
         with_adapter_settings(config)
+
+
+def test_adapters_of_another_architecture_are_refused_under_the_key_that_was_set(
+    adapters: Path, tmp_path: Path
+) -> None:
+    model = make_architecture_folder(tmp_path / "other", "gpt_neox")
+    config = config_of(model, adapter_path=str(adapters))
+    with pytest.raises(ModelError) as caught:
+        load_policy(config, lambda message: None)
+    start = f"adapter_path={str(adapters)!r}: the adapters are of another model: "
+    assert str(caught.value).startswith(start)

@@ -176,6 +176,20 @@ def test_a_model_that_does_not_tell_its_sizes_has_no_estimate() -> None:
     assert RunSizes.of(make_learner(), 3, 4) is not None
 
 
+def test_the_state_that_a_gated_delta_layer_keeps_for_each_token_counts() -> None:
+    plain = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    state = {
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    }
+    without, with_state = ModelShape.of(plain), ModelShape.of({**plain, **state})
+    assert without is not None
+    assert with_state is not None
+    grown = with_state.activations(100) - without.activations(100)
+    assert grown > 2 * 100 * 4 * 32 * 32  # layers, tokens, heads, one state
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -13,6 +13,7 @@ from grpo_protocol import ConfigError
 from grpo_trainer import model_source
 from grpo_trainer.errors import ModelError
 from grpo_trainer.model_source import check_model_name, load_model
+from grpo_trainer.tensor_file import read_tensors, write_tensors
 from tiny_model import EOS_ID, make_model, tiny_model
 
 
@@ -240,3 +241,12 @@ def test_weights_larger_than_the_memory_are_not_read() -> None:
         pytest.raises(ModelError, match=r"take 0\.\d GB and there are 0\.0 GB of memory; use a"),
     ):
         load(tiny_model())
+
+
+def test_a_weight_that_is_missing_is_named(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    tensors = read_tensors(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    write_tensors(folder / "model.safetensors", tensors)
+    with pytest.raises(ModelError, match=r"Missing 1 parameters: .*model\.norm\.weight"):
+        load(folder)

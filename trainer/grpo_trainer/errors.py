@@ -46,5 +46,6 @@ MODEL_FAULTS = (
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line of at most 200 characters."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """What an error says, in one line of at most 200 characters; what a colon announces with it."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]

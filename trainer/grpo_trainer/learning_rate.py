@@ -3,8 +3,7 @@
 import math
 
 from grpo_protocol.config import GRPOConfig
-
-DEFAULT_LEARNING_RATES = {"lora": 1e-5, "dora": 1e-5, "full": 1e-6}
+from grpo_protocol.settings.optimizer import DEFAULT_LEARNING_RATES
 
 
 def learning_rate_of(config: GRPOConfig) -> float:

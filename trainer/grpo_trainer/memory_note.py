@@ -72,6 +72,12 @@ def _candidates(sizes: RunSizes, config: GRPOConfig) -> Iterator[dict[str, Any]]
         yield {"forward_chunk_size": 1}
     if not config.gradient_checkpointing and config.forward_chunk_size != 1:
         yield {"gradient_checkpointing": True, "forward_chunk_size": 1}
+        if sizes.rows > 1:
+            yield {
+                "generation_chunk_size": min(config.group_size, sizes.rows),
+                "gradient_checkpointing": True,
+                "forward_chunk_size": 1,
+            }
     if config.max_completion_length > 1:
         yield {"max_completion_length": config.max_completion_length // 2}
     if config.fine_tune_type not in ADAPTER_TYPES:

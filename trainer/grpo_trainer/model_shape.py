@@ -1,5 +1,6 @@
 """The sizes of a language model that decide how much memory a pass through it takes."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ _NAMES = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim"),
     "vocabulary": ("vocab_size", "padded_vocab_size", "n_vocab"),
 }
+_STATE = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+"""Of gated-delta layers, which mlx-lm trains token by token."""
 _HIDDEN, _QUERIES, _KEYS, _GATES = 5, 4, 4, 3
 """Arrays that a layer keeps for the gradient: of hidden size, of all queries, of all keys,
 and of the inner size of its feed-forward network. Values count as keys."""
 _SCORES = 1.5
 """Arrays [heads, length, length] that a layer keeps for the gradient."""
+_STATES = 1.2
+"""Arrays of a recurrent layer's state that it keeps for each token."""
 _BACKWARD = 1.2
 """What the gradient of a layer takes while it is computed, in units of what the layer keeps."""
 
@@ -40,6 +45,8 @@ class ModelShape:
     intermediate_size: int
     """Of all experts together that a token goes through."""
     vocabulary: int
+    state_size: int = 0
+    """Numbers of the state that a recurrent layer keeps for every token while it is trained."""
 
     @classmethod
     def of_model(cls, model: Any) -> "ModelShape | None":
@@ -66,6 +73,7 @@ class ModelShape:
             head_dim=found["head_dim"] or hidden // heads,
             intermediate_size=_inner_size(settings) or found["intermediate_size"] or 4 * hidden,
             vocabulary=found["vocabulary"] or 0,
+            state_size=math.prod(_first(settings, (name,)) or 0 for name in _STATE),
         )
 
     def activations(self, length: int, *, checkpointed: bool = False) -> int:
@@ -78,6 +86,7 @@ class ModelShape:
             + _QUERIES * self.num_heads * self.head_dim
             + _KEYS * self.num_kv_heads * self.head_dim
             + _GATES * self.intermediate_size
+            + _STATES * self.state_size
         )
         layer = length * token + _SCORES * self.num_heads * length**2
         if checkpointed:

@@ -90,7 +90,14 @@ def load_policy(config: GRPOConfig, on_status: Callable[[str], None]) -> Policy:
     parameters: dict[str, Any] | None = None
     notes: tuple[str, ...]
     if config.fine_tune_type in ADAPTER_TYPES:
-        parameters, notes = add_adapters(model, config, start.tensors if start else ())
+        try:
+            parameters, notes = add_adapters(model, config, start.tensors if start else ())
+        except ModelError as error:
+            if start is None:
+                raise
+            raise ModelError(
+                f"adapter_path={config.adapter_path!r}: the adapters are of another model: {error}"
+            ) from error
     else:
         notes = unfreeze(model, config.model)
     model.eval()  # new adapters start in training mode, and rollouts come first

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from grpo_protocol.settings.kinds import Count, Fraction, NotNegative, Positive, key
 
@@ -37,7 +38,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "file's own elsewhere. Trained weights are float32 always.",
         ),
     ] = "auto"
-    lora_rank: Annotated[Count, key("Model", "Rank of the low-rank adapters.")] = 8
+    lora_rank: Annotated[
+        Annotated[int, Meta(ge=1, le=2**16)], key("Model", "Rank of the low-rank adapters.")
+    ] = 8
     lora_scale: Annotated[
         Positive, key("Model", "Factor on the adapters' product B·A; mlx-lm's default is 20.")
     ] = 20.0

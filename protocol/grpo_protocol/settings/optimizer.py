@@ -7,6 +7,9 @@ from grpo_protocol.settings.memory import MemorySettings
 
 OptimizerType = Literal["adamw", "sgd", "adafactor", "muon"]
 
+DEFAULT_LEARNING_RATES = {"lora": 1e-5, "dora": 1e-5, "full": 1e-6}
+"""By kind of fine-tuning."""
+
 
 class OptimizerSettings(MemorySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Group `Optimizer`."""

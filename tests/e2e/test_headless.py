@@ -239,7 +239,7 @@ print("after the run")
     told = [json.loads(line) for line in events]
     assert told[0]["type"] == "hello"
     assert told[-1]["type"] == "complete"
-    logs = {(event["source"], event["message"]) for event in told if event["type"] == "log"}
+    logs = {(event.get("source"), event["message"]) for event in told if event["type"] == "log"}
     assert {
         ("stdout", "printed"),
         ("stderr", "to stderr"),

@@ -7,33 +7,15 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_unflatten
 
+from adapter_kinds import EXPERTS, KINDS, QUANTIZED, frozen_of, load
 from grpo_trainer.distribution import Distribution
 from grpo_trainer.learner import Learner
-from grpo_trainer.policy import Policy, load_policy
+from grpo_trainer.policy import load_policy
 from grpo_trainer.token_scores import score_tokens
 from grpo_trainer.training_rows import to_tensors
 from grpo_trainer.trees import leaves
 from learners import are_identical, config_of, copy_of, largest, largest_difference, make_rows
 from tiny_model import make_model, quantize, tiny_model, tiny_quantized
-
-EXPERTS = ["mlp.switch_mlp.down_proj", "mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj"]
-QUANTIZED = [
-    ("affine", 4, 32),
-    ("affine", 8, 64),
-    ("mxfp4", 4, 32),
-    ("nvfp4", 4, 16),
-    ("mxfp8", 8, 32),
-]
-KINDS = ["lora", "dora"]
-
-
-def load(folder: Path | None = None, **settings: Any) -> Policy:
-    return load_policy(config_of(folder, **settings), lambda message: None)
-
-
-def frozen_of(policy: Policy) -> dict[str, mx.array]:
-    trained = dict(leaves(policy.weights))
-    return {n: w for n, w in copy_of(policy.model.parameters()).items() if n not in trained}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,29 +8,17 @@ import mlx.nn as nn
 import pytest
 from mlx.nn.layers.linear import Linear
 
+from adapter_kinds import EXPERTS, KINDS, load
 from grpo_trainer.adapters import add_adapters
 from grpo_trainer.errors import ModelError
-from grpo_trainer.policy import Policy, load_policy
+from grpo_trainer.policy import Policy
 from grpo_trainer.trees import leaves
 from learners import are_identical, config_of, copy_of
 from tiny_model import make_model, tiny_model, tiny_quantized
 
 ATTENTION = ["self_attn.k_proj", "self_attn.o_proj", "self_attn.q_proj", "self_attn.v_proj"]
 DENSE = ["mlp.down_proj", "mlp.gate_proj", "mlp.up_proj"]
-EXPERTS = ["mlp.switch_mlp.down_proj", "mlp.switch_mlp.gate_proj", "mlp.switch_mlp.up_proj"]
-QUANTIZED = [
-    ("affine", 4, 32),
-    ("affine", 8, 64),
-    ("mxfp4", 4, 32),
-    ("nvfp4", 4, 16),
-    ("mxfp8", 8, 32),
-]
-KINDS = ["lora", "dora"]
 LEAVES = {"lora": {"lora_a", "lora_b"}, "dora": {"lora_a", "lora_b", "m"}}
-
-
-def load(folder: Path | None = None, **settings: Any) -> Policy:
-    return load_policy(config_of(folder, **settings), lambda message: None)
 
 
 def keys_of(policy: Policy) -> list[str]:
@@ -42,11 +30,6 @@ def keys_of(policy: Policy) -> list[str]:
 def modules_of(policy: Policy) -> set[str]:
     """Paths of the modules that have trained tensors."""
     return {name.rpartition(".")[0] for name, _ in leaves(policy.weights)}
-
-
-def frozen_of(policy: Policy) -> dict[str, mx.array]:
-    trained = dict(leaves(policy.weights))
-    return {n: w for n, w in copy_of(policy.model.parameters()).items() if n not in trained}
 
 
 def refusal(folder: Path | None = None, **settings: Any) -> str:

@@ -19,7 +19,7 @@ _OPTIONS = {
     "output_dir": "folder of the run; a new outputs/NAME without it",
     "run_name": "name of the run",
 }
-_COMMANDS = """Trains a language model with GRPO.
+_DESCRIPTION = """Trains a language model with GRPO.
 
 commands:
   train     your model on your data
@@ -91,7 +91,7 @@ def _is_setting(word: str) -> bool:
 def _parser(commands: list[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="grpo-trainer",
-        description=_COMMANDS,
+        description=_DESCRIPTION,
         epilog=_describe_keys(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

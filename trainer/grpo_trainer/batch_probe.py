@@ -115,12 +115,12 @@ def how_to_decode(model: Any, *, together: bool = True, longest: int = LONGEST_R
     model.eval()
     try:
         modes = _MODES if together else _MODES[-1:]
-        found, obstacle = _tried(model, name, modes, longest)
-        if found is None:
+        found = obstacle = _tried(model, name, modes, longest)
+        if isinstance(found, str):
             undo = make_fresh_caches(model)
             with suppress(ModelError):
-                found, _ = _tried(model, name, modes, longest)
-            if found is None:
+                found = _tried(model, name, modes, longest)
+            if isinstance(found, str):
                 undo()
                 raise ModelError(
                     f"model_type={name!r}: rollouts and training would disagree: decoding with a "
@@ -131,20 +131,19 @@ def how_to_decode(model: Any, *, together: bool = True, longest: int = LONGEST_R
         model.train(was_training)
 
 
-def _tried(
-    model: Any, name: str, modes: Sequence[DecodingMode], longest: int
-) -> tuple[Decoding | None, str | None]:
-    """The first of `modes` that is right, if any is, and what is wrong with the last one tried."""
+def _tried(model: Any, name: str, modes: Sequence[DecodingMode], longest: int) -> Decoding | str:
+    """The first of `modes` that is right, or what is wrong with the last one when none is."""
     rows, tolerance = _rows(model, name, longest), _tolerance(model)
-    why_not_first = None
+    obstacle = why_not_first = None
     for mode in modes:
         obstacle = _obstacle(partial(_cached_logits, model, rows, mode), rows, tolerance)
         if obstacle is None:
             ragged = rows[:: len(_LEAVING_AFTER)]
             padded = _obstacle(partial(_padded_logits, model, ragged), ragged, tolerance)
-            return Decoding(name, mode, why_not_first, padded), None
+            return Decoding(name, mode, why_not_first, padded)
         why_not_first = why_not_first or obstacle
-    return None, obstacle
+    assert obstacle is not None
+    return obstacle
 
 
 def _rows(model: Any, name: str, longest: int) -> list[_Row]:

@@ -65,9 +65,9 @@ def slowness(blas: Blas) -> tuple[float, str] | None:
     """
     if blas.library is not None:
         return None
-    import mlx.core as mx
+    from grpo_trainer.machine_memory import is_on_cpu
 
-    if mx.default_device() != mx.Device(mx.cpu):
+    if not is_on_cpu():
         return None
     gflops = _measure_gflops()
     if gflops > _SLOW_GFLOPS:

@@ -37,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         asked = wants_events(words)
         return _refuse(error, events=event_mode(None) if asked is None else asked)
-    if arguments.command == "selftest":
-        return _selftest(arguments)
+    is_selftest = arguments.command == "selftest"
     try:
+        if is_selftest:
+            return _selftest(arguments)
         with open_session(arguments.config) as session:
             result = _run(arguments, session)
     except KeyboardInterrupt:
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # the session has told the dashboard, or the person, of it
         if arguments.debug:
             traceback.print_exception(error)
-        if event_mode(arguments.config):
+        if is_selftest or event_mode(arguments.config):
             _say(error)
         return exit_code(error)
     if result.status == "stopped" and result.signal_number is not None:
@@ -57,20 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _selftest(arguments: Arguments) -> int:
     """Has no session: it leaves nothing behind, and speaks to people alone."""
-    try:
-        slowness = _slowness()
-        if slowness is not None:
-            print(f"warning: {blas.complaint(slowness)}", file=sys.stderr)
-        from grpo_trainer.selftest.command import run_selftest
+    slowness = _slowness()
+    if slowness is not None:
+        print(f"warning: {blas.complaint(slowness)}", file=sys.stderr)
+    from grpo_trainer.selftest.command import run_selftest
 
-        return run_selftest(arguments.config, debug=arguments.debug)
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        if arguments.debug:
-            traceback.print_exception(error)
-        _say(error)
-        return exit_code(error)
+    return run_selftest(arguments.config, debug=arguments.debug)
 
 
 def _slowness() -> tuple[float, str] | None:

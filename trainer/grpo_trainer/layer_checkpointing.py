@@ -5,7 +5,7 @@ have one is made an argument: the trainable weights, and every float array among
 Integers, which it refuses, masks and other objects are closed over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from mlx.utils import tree_map_with_path
 from grpo_trainer.errors import ModelError
 from grpo_trainer.gradient_probe import short_gradients
 from grpo_trainer.randomness import random_position
+from grpo_trainer.replaced_method import replace_method
 from grpo_trainer.trees import ParameterTree, leaves, number
 
 _TOLERANCE = 1e-2
@@ -24,15 +25,12 @@ _TOLERANCE = 1e-2
 def checkpointed_layers(model: Any, *, wanted: bool = True) -> Iterator[None]:
     """Inside the block the layers of `model` are checkpointed, if that is `wanted`."""
     layers = list(getattr(model, "layers", None) or []) if wanted else []
-    kinds = [type(layer) for layer in layers]
-    checkpointed = {kind: _checkpointed(kind) for kind in set(kinds)}
-    for layer, kind in zip(layers, kinds, strict=True):
-        layer.__class__ = checkpointed[kind]
+    undo = [replace_method(layer, "__call__", _checkpointed(type(layer))) for layer in layers]
     try:
         yield
     finally:
-        for layer, kind in zip(layers, kinds, strict=True):
-            layer.__class__ = kind
+        for undo_layer in undo:
+            undo_layer()
 
 
 def expect_equal_gradients(model: Any) -> None:
@@ -53,7 +51,9 @@ def expect_equal_gradients(model: Any) -> None:
             )
 
 
-def _checkpointed(kind: type) -> type:
+def _checkpointed(kind: type) -> Callable[..., Any]:
+    """The call of a layer of that `kind`, checkpointed."""
+
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         weights = layer.trainable_parameters()
         inputs = [list(args), kwargs]
@@ -70,7 +70,7 @@ def _checkpointed(kind: type) -> type:
         layer.update(weights)
         return result
 
-    return type(kind.__name__, (kind,), {"__call__": call})
+    return call
 
 
 def _may_have_gradient(value: Any) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 
+from grpo_trainer.replaced_method import replace_method
+
 
 class Cut(Protocol):
     """One way to cut a model. Either half may raise when the model cannot be cut this way."""
@@ -117,9 +119,8 @@ class CutBeforeLastHead(CutBeforeHead):
 @contextmanager
 def _method(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Inside the block `function` is this method of this module, and of no other of its class."""
-    kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {name: function})
+    undo = replace_method(module, name, function)
     try:
         yield
     finally:
-        module.__class__ = kind
+        undo()

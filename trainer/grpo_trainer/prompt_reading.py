@@ -12,7 +12,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_trainer.cache_rows import keep_rows_of_batch, keep_rows_of_plain
-from grpo_trainer.row_batches import DecodingMode
+from grpo_trainer.row_batches import DecodingMode, places_by_length
 
 TOKENS_AT_ONCE = 8192
 """Tokens in one forward pass, over all its prompts: bounds the memory of the activations."""
@@ -45,11 +45,9 @@ def row_keeper(mode: DecodingMode) -> Callable[[Sequence[Any], mx.array], None]:
 def _read_into_batch(
     model: Any, prompts: Sequence[Sequence[int]], group_size: int
 ) -> tuple[mx.array, list[Any]]:
-    by_length: dict[int, list[int]] = {}
-    for place, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(place)
-    read = [_read_equals(model, [prompts[p] for p in places]) for places in by_length.values()]
-    order = [place for places in by_length.values() for place in places]
+    by_length = places_by_length(prompts)
+    read = [_read_equals(model, [prompts[place] for place in places]) for places in by_length]
+    order = [place for places in by_length for place in places]
     found_at = {place: index for index, place in enumerate(order)}
     rows = mx.array([found_at[place] for place in range(len(prompts)) for _ in range(group_size)])
     _, cache = read[0]

@@ -40,10 +40,15 @@ def _decodable_at_once(
     prompts: Sequence[Sequence[int]], mode: DecodingMode
 ) -> Iterator[Sequence[int]]:
     """Places of prompts whose rows may share a forward pass, if there is room for them."""
-    if mode != "equal lengths":
+    if mode == "equal lengths":
+        yield from places_by_length(prompts)
+    else:
         yield range(len(prompts))
-        return
-    by_length: dict[int, list[int]] = {}
+
+
+def places_by_length(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Places of the prompts of each length, in the order in which the lengths occur."""
+    found: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
-        by_length.setdefault(len(prompt), []).append(place)
-    yield from by_length.values()
+        found.setdefault(len(prompt), []).append(place)
+    return list(found.values())

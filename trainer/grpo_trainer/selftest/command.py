@@ -9,14 +9,13 @@ from msgspec.structs import replace
 from grpo_protocol import ConfigError
 from grpo_protocol.config import GRPOConfig
 from grpo_trainer.demo.command import MODEL_FOLDER
-from grpo_trainer.errors import TrainerError
 from grpo_trainer.output.live_stream import LiveStream
 from grpo_trainer.output.plain_text import show_controls
 from grpo_trainer.policy import Policy, load_policy
 from grpo_trainer.selftest.bench import Bench, settings_of_bench
 from grpo_trainer.selftest.checks import CHECKS
 from grpo_trainer.selftest.finding import Finding, Table
-from grpo_trainer.session import display_name
+from grpo_trainer.session import display_name, one_line
 from grpo_trainer.trees import leaves
 
 
@@ -78,9 +77,4 @@ def _finding(bench: Bench, check: Callable[[Bench], Finding], *, debug: bool) ->
     except Exception as error:  # of the model's code: the other checks may still say something
         if debug:
             traceback.print_exception(error)
-        return Finding("FAILED", _first_line(error))
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [""])[0]
-    return line if isinstance(error, TrainerError) else f"{type(error).__name__}: {line}"
+        return Finding("FAILED", one_line(error))
